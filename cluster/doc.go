@@ -1,0 +1,2 @@
+// Package cluster will place sandboxes on many hosts. Nothing is built yet; cella serves one host.
+package cluster

@@ -1,0 +1,68 @@
+package node
+
+import (
+	"errors"
+	"time"
+)
+
+// State is where a sandbox is in its life (design: creating → running → killing → gone).
+type State string
+
+// States of a sandbox that callers can see.
+const (
+	StateRunning State = "running"
+	StatePaused  State = "paused"
+)
+
+// Errors that callers decide on. They are wrapped with the sandbox or template they are about.
+var (
+	ErrNotFound         = errors.New("sandbox not found")
+	ErrTemplateNotFound = errors.New("template not found")
+	ErrConflict         = errors.New("sandbox is changing state")
+	ErrPortClosed       = errors.New("port is not open")
+	ErrCapacity         = errors.New("no capacity")
+)
+
+// CreateRequest asks for a sandbox.
+type CreateRequest struct {
+	// Template is a template's ID or alias.
+	Template string
+	// Timeout is the time to live, counted from ready. It must be positive.
+	Timeout time.Duration
+	// Team owns the sandbox; other teams never see it.
+	Team     string
+	Metadata map[string]string
+	Env      map[string]string
+	// Secure asks for an agent access token.
+	Secure bool
+	// AllowInternet is nil where the caller did not say.
+	AllowInternet *bool
+}
+
+// Sandbox describes one sandbox. It is a value: a copy taken under the node's lock.
+type Sandbox struct {
+	ID           string
+	TemplateID   string
+	Alias        string
+	Team         string
+	State        State
+	StartedAt    time.Time
+	EndAt        time.Time
+	CPUCount     int
+	MemoryMB     int
+	DiskSizeMB   int
+	AgentVersion string
+	// AccessToken is what agent calls must carry; empty if the sandbox was created without Secure.
+	AccessToken   string
+	AllowInternet *bool
+	Metadata      map[string]string
+	// Phases are the parts of its creation in order; their sum is the whole.
+	Phases []Phase
+}
+
+// Phase is one part of a create.
+type Phase struct {
+	// Name is claim, disk, restore or handshake.
+	Name     string
+	Duration time.Duration
+}

@@ -1,0 +1,2 @@
+// Package reports defines result.json, the only source of every figure, and renders it.
+package reports

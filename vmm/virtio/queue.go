@@ -1,0 +1,4 @@
+package virtio
+
+// Queue is one virtqueue.
+type Queue struct{}
