@@ -45,14 +45,23 @@ func (d *Device) Serve(l *net.UnixListener) error {
 			sock.Close()
 			continue
 		}
-		go d.serve(sock)
+		go d.serve(sock, d.register(sock))
 	}
 }
 
+// register makes CloseAll know a client. It returns the channel that CloseAll closes.
+func (d *Device) register(sock *net.UnixConn) (abort chan struct{}) {
+	sock.SetReadDeadline(time.Now().Add(d.Limits.ConnectTimeout))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.handshakes[sock] = struct{}{}
+	return d.abort
+}
+
 // serve is the life of one client.
-func (d *Device) serve(sock *net.UnixConn) {
+func (d *Device) serve(sock *net.UnixConn, abort chan struct{}) {
 	defer sock.Close()
-	c, err := d.connect(sock)
+	c, err := d.connect(sock, abort)
 	if err != nil {
 		d.Stats.Refused.Add(1)
 		replyError(sock, err)
@@ -68,10 +77,10 @@ func replyError(sock *net.UnixConn, err error) {
 }
 
 // connect does the handshake with the client and the guest. If it fails, the connection is no longer counted.
-func (d *Device) connect(sock *net.UnixConn) (*conn, error) {
+func (d *Device) connect(sock *net.UnixConn, abort chan struct{}) (*conn, error) {
 	timer := time.NewTimer(d.Limits.ConnectTimeout)
 	defer timer.Stop()
-	port, early, abort, err := d.handshake(sock)
+	port, early, err := d.handshake(sock)
 	if err == nil {
 		err = d.lockActive(timer.C, abort)
 	}
@@ -103,18 +112,13 @@ func (d *Device) connect(sock *net.UnixConn) (*conn, error) {
 }
 
 // handshake reads "CONNECT port\n" and what came with it.
-func (d *Device) handshake(sock *net.UnixConn) (port uint32, early []byte, abort chan struct{}, err error) {
-	sock.SetReadDeadline(time.Now().Add(d.Limits.ConnectTimeout))
-	d.mu.Lock()
-	d.handshakes[sock] = struct{}{}
-	abort = d.abort
-	d.mu.Unlock()
+func (d *Device) handshake(sock *net.UnixConn) (port uint32, early []byte, err error) {
 	port, early, err = readConnect(sock)
 	d.mu.Lock()
 	delete(d.handshakes, sock)
 	d.mu.Unlock()
 	sock.SetReadDeadline(time.Time{})
-	return port, early, abort, err
+	return port, early, err
 }
 
 func readConnect(sock *net.UnixConn) (uint32, []byte, error) {
