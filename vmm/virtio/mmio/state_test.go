@@ -120,3 +120,29 @@ func TestRestoreRefuses(t *testing.T) {
 		t.Error("an active transport was overwritten")
 	}
 }
+
+func TestPausedDeviceStandsStill(t *testing.T) {
+	dev := &echo{}
+	d, tr := newDriver(dev)
+	virtiotest.Must(t, d.Init(virtiotest.Version1, 2, 16))
+	buf := d.Alloc(16)
+	d.Queues[0].Add(virtiotest.Buffer{Addr: buf, Len: 8}, virtiotest.Buffer{Addr: buf, Len: 8, Write: true})
+	tr.Pause()
+	before, err := tr.Save()
+	virtiotest.Must(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tr.Notify(0)
+	}()
+	after, err := tr.Save()
+	virtiotest.Must(t, err)
+	if _, used := d.Queues[0].Take(); used || !bytes.Equal(before, after) {
+		t.Error("a paused device used a buffer")
+	}
+	tr.Resume()
+	<-done
+	if _, used := d.Queues[0].Take(); !used {
+		t.Error("the notification was lost")
+	}
+}

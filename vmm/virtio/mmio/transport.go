@@ -46,11 +46,15 @@ type Transport struct {
 	configs        []virtio.QueueConfig
 	queues         []*virtio.Queue // of an active device, else nil
 	broken         bool            // a queue's error has been reported
+	paused         bool            // the machine stands still: nobody but Save and Restore takes the lock
+	resumed        *sync.Cond      // paused became false
 }
 
 // New returns a transport for dev in its reset state.
 func New(mem virtio.Memory, dev virtio.Device, irq virtio.Interrupt) *Transport {
-	return &Transport{mem: mem, dev: dev, irq: irq, configs: make([]virtio.QueueConfig, len(dev.QueueSizes()))}
+	t := &Transport{mem: mem, dev: dev, irq: irq, configs: make([]virtio.QueueConfig, len(dev.QueueSizes()))}
+	t.resumed = sync.NewCond(&t.mu)
+	return t
 }
 
 // QueueCount is how many queues the device has.
@@ -73,12 +77,33 @@ func (t *Transport) notify(queue int) {
 	t.dev.Notify(queue)
 }
 
+// Pause keeps the device's own goroutines from queues and guest memory until Resume: when it returns, what
+// they had begun under the lock is done. Save works while paused; the machine's vCPUs are stopped by then.
+func (t *Transport) Pause() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.paused = true
+}
+
+// Resume ends Pause. It does nothing on a transport that is not paused.
+func (t *Transport) Resume() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.paused = false
+	t.resumed.Broadcast()
+}
+
 // guard is the transport's lock as all who touch queues take it: whoever releases it raises the interrupts
 // that the critical section asked for, in one go, and after the lock is free.
 type guard Transport
 
-// Lock takes the lock.
-func (g *guard) Lock() { g.mu.Lock() }
+// Lock takes the lock. It waits while the machine is paused.
+func (g *guard) Lock() {
+	g.mu.Lock()
+	for g.paused {
+		g.resumed.Wait()
+	}
+}
 
 // Unlock settles the critical section and releases the lock.
 func (g *guard) Unlock() {
