@@ -68,7 +68,7 @@ func prepare() error {
 		return errors.New("CELLA_E2E_STATE is not set; use: make e2e")
 	}
 	var err error
-	if fixture.assets, err = image.Find(image.DefaultDir()); err != nil {
+	if fixture.assets, err = image.Locate(); err != nil {
 		return err
 	}
 	fixture.initrd = filepath.Join(fixture.state, "initrd")

@@ -27,6 +27,6 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newLabCommand(), newSetupCommand())
+	root.AddCommand(newLabCommand(), newRunCommand(), newServeCommand(), newSetupCommand(), newTemplateCommand(), newUpCommand(), newVMMCommand())
 	return root
 }

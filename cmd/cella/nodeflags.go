@@ -35,7 +35,7 @@ var baseWarmUp = []string{"echo hello", "python3 -c 'import json, os, re, subpro
 
 // buildBase builds the base template from the guest's files that set-up made.
 func buildBase(ctx context.Context, n *node.Node, spec node.TemplateSpec) (node.Template, error) {
-	assets, err := image.Find(image.DefaultDir())
+	assets, err := image.Locate()
 	if err != nil {
 		return node.Template{}, err
 	}

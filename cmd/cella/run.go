@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"os"
 	"os/signal"
 	"strconv"
@@ -50,7 +50,7 @@ func newRunCommand() *cobra.Command {
 	return cmd
 }
 
-func runOnce(ctx context.Context, o runOptions, template string, command []string) error {
+func runOnce(ctx context.Context, o runOptions, template string, command []string) (err error) {
 	// A run directory of its own lets any number of these run beside a server.
 	o.run = o.run + "-run-" + strconv.Itoa(os.Getpid())
 	o.poolMax = 0
@@ -59,7 +59,7 @@ func runOnce(ctx context.Context, o runOptions, template string, command []strin
 	if err != nil {
 		return err
 	}
-	defer closeNode(n)
+	defer func() { err = errors.Join(err, closeNode(n)) }()
 	if template == "base" {
 		if err := ensureBase(ctx, n); err != nil {
 			return err
@@ -89,12 +89,11 @@ func runOnce(ctx context.Context, o runOptions, template string, command []strin
 	return nil
 }
 
-func closeNode(n *node.Node) {
+// closeNode ends all that the node runs.
+func closeNode(n *node.Node) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := n.Close(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "cella: "+err.Error())
-	}
+	return n.Close(ctx)
 }
 
 // printTiming prints phases in nanoseconds. cold_boot_ns is the time from the start of the VMM to the agent's

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"text/tabwriter"
@@ -16,6 +17,17 @@ func newTemplateCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "template", Short: "Build, list and remove templates (while no server runs)"}
 	cmd.AddCommand(newTemplateBuildCommand(), newTemplateListCommand(), newTemplateRemoveCommand())
 	return cmd
+}
+
+// withNode opens a node without workers for one command.
+func withNode(f nodeFlags, do func(*node.Node) error) (err error) {
+	f.poolMax = 0
+	n, err := node.Open(f.options())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeNode(n)) }()
+	return do(n)
 }
 
 func newTemplateBuildCommand() *cobra.Command {
@@ -34,19 +46,15 @@ func newTemplateBuildCommand() *cobra.Command {
 			if console {
 				spec.Console = os.Stderr
 			}
-			flags.poolMax = 0
-			n, err := node.Open(flags.options())
-			if err != nil {
-				return err
-			}
-			defer closeNode(n)
-			start := time.Now()
-			t, err := buildBase(cmd.Context(), n, spec)
-			if err != nil {
-				return err
-			}
-			fmt.Printf("%s (%s): %d vCPU, %d MiB, built in %.1f s\n", t.Alias, t.ID, t.CPUCount, t.MemoryMB, time.Since(start).Seconds())
-			return nil
+			return withNode(flags, func(n *node.Node) error {
+				start := time.Now()
+				t, err := buildBase(cmd.Context(), n, spec)
+				if err != nil {
+					return err
+				}
+				fmt.Printf("%s (%s): %d vCPU, %d MiB, built in %.1f s\n", t.Alias, t.ID, t.CPUCount, t.MemoryMB, time.Since(start).Seconds())
+				return nil
+			})
 		},
 	}
 	flags.register(cmd.Flags())
@@ -64,27 +72,24 @@ func newTemplateListCommand() *cobra.Command {
 		Short: "List templates",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			flags.poolMax = 0
-			n, err := node.Open(flags.options())
-			if err != nil {
-				return err
-			}
-			defer closeNode(n)
-			list := n.Templates()
-			if asJSON {
-				return json.NewEncoder(os.Stdout).Encode(list)
-			}
-			w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "NAME\tID\tVCPUS\tMEMORY\tDISK\tCREATED")
-			for _, t := range list {
-				fmt.Fprintf(w, "%s\t%s\t%d\t%d MiB\t%d MiB\t%s\n", t.Alias, t.ID, t.CPUCount, t.MemoryMB, t.DiskSizeMB, t.CreatedAt.Format(time.RFC3339))
-			}
-			return w.Flush()
+			return withNode(flags, func(n *node.Node) error { return printTemplates(n.Templates(), asJSON) })
 		},
 	}
 	flags.register(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+func printTemplates(list []node.Template, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(os.Stdout).Encode(list)
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tID\tVCPUS\tMEMORY\tDISK\tCREATED")
+	for _, t := range list {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d MiB\t%d MiB\t%s\n", t.Alias, t.ID, t.CPUCount, t.MemoryMB, t.DiskSizeMB, t.CreatedAt.Format(time.RFC3339))
+	}
+	return w.Flush()
 }
 
 func newTemplateRemoveCommand() *cobra.Command {
@@ -94,13 +99,7 @@ func newTemplateRemoveCommand() *cobra.Command {
 		Short: "Remove a template",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			flags.poolMax = 0
-			n, err := node.Open(flags.options())
-			if err != nil {
-				return err
-			}
-			defer closeNode(n)
-			return n.RemoveTemplate(args[0])
+			return withNode(flags, func(n *node.Node) error { return n.RemoveTemplate(args[0]) })
 		},
 	}
 	flags.register(cmd.Flags())
