@@ -27,6 +27,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newLabCommand(), newRunCommand(), newServeCommand(), newSetupCommand(), newTemplateCommand(), newUpCommand(), newVMMCommand())
+	root.AddCommand(newDoctorCommand(), newLabCommand(), newRunCommand(), newServeCommand(), newSetupCommand(),
+		newTemplateCommand(), newUpCommand(), newVMMCommand())
 	return root
 }
