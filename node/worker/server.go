@@ -106,11 +106,15 @@ func (s *server) boot(r request, files []*os.File) error {
 	if err := s.addDevices(disk); err != nil {
 		return err
 	}
-	initrdBytes, err := io.ReadAll(initrd)
-	if err != nil {
-		return fmt.Errorf("read initrd: %w", err)
+	image := boot.Image{Cmdline: r.Cmdline}
+	var err error
+	if image.Kernel, err = boot.FileSource(kernel); err != nil {
+		return err
 	}
-	if err := s.machine.Load(boot.Image{Kernel: kernel, Initrd: initrdBytes, Cmdline: r.Cmdline}); err != nil {
+	if image.Initrd, err = boot.FileSource(initrd); err != nil {
+		return err
+	}
+	if err := s.machine.Load(image); err != nil {
 		return err
 	}
 	if err := s.machine.Start(); err != nil {
