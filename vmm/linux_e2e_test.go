@@ -74,7 +74,7 @@ func bootLinux(t *testing.T, vcpus int, task string, ram int) (*Machine, *consol
 	}
 	img := boot.Image{
 		Kernel: src, Initrd: bytes.NewReader(initramfs(t)),
-		Cmdline: "console=ttyS0 reboot=k panic=-1 nokaslr mitigations=off pci=off CELLA_TASK=" + task,
+		Cmdline: "quiet console=ttyS0 reboot=k panic=-1 nokaslr mitigations=off pci=off CELLA_TASK=" + task,
 	}
 	if err := m.Load(img); err != nil {
 		t.Fatal(err)

@@ -101,18 +101,30 @@ func (n *notifier) resume(first func()) {
 
 // pause has the notifier finish what is signalled and park; it waits for that.
 func (n *notifier) pause() error {
-	var one [8]byte
-	binary.NativeEndian.PutUint64(one[:], 1)
-	if _, err := unix.Write(n.control.Int(), one[:]); err != nil {
-		return fmt.Errorf("stop the notifier: %w", err)
+	if err := n.interrupt(); err != nil {
+		return err
 	}
 	n.commands <- func() bool { return false }
 	return nil
 }
 
-// close ends the thread, which is parked.
+// interrupt has serve return when it has finished what is signalled. On a parked notifier the next serve
+// returns at once.
+func (n *notifier) interrupt() error {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	if _, err := unix.Write(n.control.Int(), one[:]); err != nil {
+		return fmt.Errorf("stop the notifier: %w", err)
+	}
+	return nil
+}
+
+// close ends the thread, parked or not.
 func (n *notifier) close() error {
 	close(n.commands)
+	if err := n.interrupt(); err != nil {
+		return err
+	}
 	<-n.ended
 	return errors.Join(n.control.Close(), n.epoll.Close())
 }
