@@ -23,6 +23,8 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand()
+	root.AddCommand(
+		newKeysCommand(),
+	)
 	return root
 }
