@@ -83,3 +83,16 @@ type Phase struct {
 	Name     string
 	Duration time.Duration
 }
+
+// Template describes what sandboxes are made from.
+type Template struct {
+	ID    string
+	Alias string
+	// BuildID names the build that creates use now.
+	BuildID      string
+	CPUCount     int
+	MemoryMB     int
+	DiskSizeMB   int
+	AgentVersion string
+	CreatedAt    time.Time
+}
