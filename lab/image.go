@@ -35,9 +35,9 @@ mkdir -p "$1/var/lib/cella"
 `,
 }
 
-// bootModules are loaded before the root disk is mounted: its driver, KVM, and what cella uses on a host. All
+// bootModules are loaded before the root disk is mounted: its drivers, KVM, and what cella uses on a host. All
 // other modules are on the root disk, where the kernel finds them on demand.
-var bootModules = []string{"virtio_blk", "virtio_net", "virtio_rng", "irqbypass", "kvm", "kvm-amd", "xfs", "loop",
+var bootModules = []string{"nfit", "nd_pmem", "virtio_net", "virtio_rng", "irqbypass", "kvm", "kvm-amd", "xfs", "loop",
 	"tun", "vsock", "vhost_vsock"}
 
 // Ingredients are what the lab is built from besides Debian's packages.
@@ -70,13 +70,17 @@ func Ensure(ctx context.Context, c *buildcache.Cache, in Ingredients) error {
 func rootDisk(modules string) buildcache.Step {
 	return buildcache.Step{
 		Name:   rootStep,
-		Recipe: root.Recipe() + filepath.Base(modules),
+		Recipe: root.Recipe() + " v2 " + filepath.Base(modules),
 		Build: func(ctx context.Context, b *buildcache.Build) error {
 			dir, err := root.Bootstrap(ctx, b)
 			if err != nil {
 				return err
 			}
-			if err := b.Run(ctx, "cp", "-a", modules, filepath.Join(dir, "usr/lib/modules/")); err != nil {
+			to := filepath.Join(dir, "usr/lib/modules")
+			if err := os.MkdirAll(to, 0o755); err != nil {
+				return err
+			}
+			if err := b.Run(ctx, "cp", "-a", modules, to); err != nil {
 				return err
 			}
 			return root.Ext4(ctx, b, dir, "root.ext4")
@@ -87,7 +91,7 @@ func rootDisk(modules string) buildcache.Step {
 func initramfsModules(modules string) buildcache.Step {
 	return buildcache.Step{
 		Name:   modulesStep,
-		Recipe: fmt.Sprintf("v1 %v %s", bootModules, filepath.Base(modules)),
+		Recipe: fmt.Sprintf("v2 %v %s", bootModules, filepath.Base(modules)),
 		Build: func(ctx context.Context, b *buildcache.Build) error {
 			tree, err := kmod.Open(modules)
 			if err != nil {

@@ -28,25 +28,32 @@ type machine struct {
 	err     error // how QEMU ended; set before done is closed
 }
 
-// files are what QEMU inherits, from descriptor 3 on.
+// The numbers that files have in QEMU.
+const (
+	portFD = iota + 3
+	consoleFD
+	initrdFD
+	inFD
+)
+
+// files are what QEMU inherits.
 type files struct {
 	port, console, initrd, in *os.File // in may be nil
 }
 
 // args is QEMU's command line for descriptors numbered as start hands them over.
-func (o *Options) args(im Images, hasIn bool) []string {
-	const port, console, initrd, in = 3, 4, 5, 6
+func (o *Options) args(im Images, disks []disk) []string {
 	a := []string{
 		"-name", "cella-lab", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-M", "q35,hpet=off,vmport=off",
+		"-M", "q35,hpet=off,vmport=off,nvdimm=on",
 		// thread=single: code patching in the lab's kernel is not safe in multi-threaded emulation.
 		"-accel", "tcg,thread=single,tb-size=4096",
 		// No five-level paging: it only makes the nested walk longer.
 		"-cpu", "max,+svm,+npt,la57=off",
-		"-smp", fmt.Sprint(o.CPUs), "-m", fmt.Sprint(o.MemoryMiB),
-		"-kernel", im.Vmlinuz, "-initrd", fd(initrd), "-append", kernelArgs + " rdinit=" + inside.Path,
-		"-chardev", fmt.Sprintf("file,id=console,append=on,path=%s", fd(console)), "-serial", "chardev:console",
-		"-device", "virtio-serial-pci", "-chardev", fmt.Sprintf("socket,id=port,fd=%d", port),
+		"-smp", fmt.Sprint(o.CPUs), "-m", fmt.Sprintf("%dM,slots=%d,maxmem=%dM", o.MemoryMiB, len(disks), o.MemoryMiB+128<<10),
+		"-kernel", im.Vmlinuz, "-initrd", fd(initrdFD), "-append", kernelArgs + fmt.Sprintf(" rdinit=%s %s=%d", inside.Path, inside.DisksVariable, len(disks)),
+		"-chardev", fmt.Sprintf("file,id=console,append=on,path=%s", fd(consoleFD)), "-serial", "chardev:console",
+		"-device", "virtio-serial-pci", "-chardev", fmt.Sprintf("socket,id=port,fd=%d", portFD),
 		"-device", "virtserialport,chardev=port,name=" + proto.Port,
 		"-device", "virtio-rng-pci",
 		"-netdev", o.netdev(), "-device", "virtio-net-pci,netdev=net,romfile=",
@@ -54,20 +61,29 @@ func (o *Options) args(im Images, hasIn bool) []string {
 	if o.Clock == Instruction {
 		a = append(a, "-icount", "shift=1,sleep=off")
 	}
-	a = append(a, disk(im.Root, "snapshot=on")...)
-	a = append(a, disk(im.State, "snapshot=on,discard=unmap")...)
-	if hasIn {
-		a = append(a, disk(fd(in), "readonly=on")...)
+	for i, d := range disks {
+		a = append(a, d.args(i)...)
 	}
 	return a
 }
 
 func fd(n int) string { return fmt.Sprintf("/proc/self/fd/%d", n) }
 
-// disk is a virtio disk; the lab sees them as vda, vdb, ... in order. The cache is unsafe because nothing that
-// is written outlives the run.
-func disk(path, options string) []string {
-	return []string{"-drive", "if=virtio,format=raw,cache=unsafe,file=" + strings.ReplaceAll(path, ",", ",,") + "," + options}
+// disk is an image file that the lab sees as persistent memory, /dev/pmemN: reading and writing it takes
+// instructions and nothing else. A disk with requests and interrupts would let the machine's own I/O times into the
+// lab, and on the instruction clock each wait for one would count as however much time the lab has to skip.
+type disk struct {
+	path string
+	size int64
+}
+
+// args maps the image privately, so that every lab starts with the same content and what it writes is memory.
+func (d disk) args(n int) []string {
+	id := fmt.Sprintf("disk%d", n)
+	return []string{
+		"-object", fmt.Sprintf("memory-backend-file,id=%s,mem-path=%s,size=%d,share=off,reserve=off", id, strings.ReplaceAll(d.path, ",", ",,"), d.size),
+		"-device", fmt.Sprintf("nvdimm,memdev=%s,id=nv%d", id, n),
+	}
 }
 
 func (o *Options) netdev() string {
@@ -83,7 +99,7 @@ func (o *Options) netdev() string {
 }
 
 // start runs QEMU. The kernel kills it when this process dies, in whatever way.
-func start(args []string, f files, tmpDir string) (*machine, error) {
+func start(args []string, f files) (*machine, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
 		return nil, err
@@ -98,7 +114,6 @@ func start(args []string, f files, tmpDir string) (*machine, error) {
 	}
 	// QEMU's own complaints go where the kernel's do: they are read together when something went wrong.
 	m.cmd.Stdout, m.cmd.Stderr = f.console, f.console
-	m.cmd.Env = append(os.Environ(), "TMPDIR="+tmpDir)
 	// A group of its own, so that Ctrl-C reaches us alone and the end is orderly.
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 	started := make(chan error)

@@ -62,7 +62,11 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	defer f.close()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout, ErrTimeout)
 	defer cancel()
-	m, err := start(o.args(im, f.in != nil), f, cacheDir)
+	disks, err := f.disks(im)
+	if err != nil {
+		return Result{}, err
+	}
+	m, err := start(o.args(im, disks), f)
 	if err != nil {
 		return Result{}, err
 	}
@@ -131,16 +135,38 @@ func (o *Options) files(im Images, dir string) (f files, err error) {
 	if err := writeIn(f.in, in); err != nil {
 		return f, err
 	}
-	return f, padToSector(f.in)
+	return f, padDisk(f.in)
 }
 
-// padToSector rounds a file up to whole disk sectors; QEMU would cut the rest off.
-func padToSector(f *os.File) error {
+// diskUnit is what the sizes of the lab's disks are multiples of: persistent memory comes in such pieces.
+const diskUnit = 2 << 20
+
+// padDisk rounds a file up to what a disk of the lab must be.
+func padDisk(f *os.File) error {
 	st, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	return f.Truncate((st.Size() + 511) &^ 511)
+	return f.Truncate((st.Size() + diskUnit - 1) / diskUnit * diskUnit)
+}
+
+// disks lists the lab's disks in the order of their numbers in the lab: root, state, and files to copy in.
+func (f *files) disks(im Images) ([]disk, error) {
+	disks := []disk{{path: im.Root}, {path: im.State}}
+	if f.in != nil {
+		disks = append(disks, disk{path: fmt.Sprintf("/proc/self/fd/%d", f.in.Fd())})
+	}
+	for i := range disks {
+		st, err := os.Stat(disks[i].path)
+		if err != nil {
+			return nil, fmt.Errorf("look at the lab's disk: %w", err)
+		}
+		disks[i].size = st.Size()
+	}
+	if f.in != nil {
+		disks[2].path = fd(inFD)
+	}
+	return disks, nil
 }
 
 func (f *files) close() {

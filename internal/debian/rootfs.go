@@ -119,8 +119,8 @@ func (r Rootfs) Ext4(ctx context.Context, b *buildcache.Build, dir, name string)
 	if _, err := fmt.Sscan(used, &contentMiB); err != nil {
 		return fmt.Errorf("read du's answer %q: %w", used, err)
 	}
-	// A tenth and 64 MiB more for inode tables, bitmaps and the journal.
-	sizeMiB := contentMiB + contentMiB/10 + 64 + r.FreeMiB
+	// A tenth and 64 MiB more for inode tables, bitmaps and the journal, in whole huge pages.
+	sizeMiB := (contentMiB+contentMiB/10+64+r.FreeMiB)/2*2 + 2
 	b.Progress("packing %d MiB into an ext4 image of %d MiB", contentMiB, sizeMiB)
 	args := append([]string{"-n", "5", "mke2fs", "-q", "-F", "-L", r.Label, "-d", dir}, ext4Options...)
 	args = append(args, filepath.Join(b.Dir, name), fmt.Sprintf("%dM", sizeMiB))

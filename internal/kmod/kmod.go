@@ -5,6 +5,7 @@ package kmod
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
@@ -104,6 +105,7 @@ func (t *Tree) Extract(dir string, names ...string) error {
 		if err != nil {
 			return err
 		}
+		data = unsign(data)
 		name := fmt.Sprintf("%02d-%s.ko", i, moduleName(file))
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return err
@@ -111,6 +113,25 @@ func (t *Tree) Extract(dir string, names ...string) error {
 		order.WriteString(name + "\n")
 	}
 	return os.WriteFile(filepath.Join(dir, "order"), []byte(order.String()), 0o644)
+}
+
+// signatureMagic ends a signed module (the kernel's include/linux/module_signature.h).
+var signatureMagic = []byte("~Module signature appended~\n")
+
+// unsign cuts the signature off a module. Checking it takes an emulated CPU seconds, and proves nothing here: the
+// initramfs that carries the module is as trusted as the kernel it is booted with.
+func unsign(module []byte) []byte {
+	// Before the magic lies struct module_signature, twelve bytes; its last four are the signature's length.
+	const info = 12
+	body, ok := bytes.CutSuffix(module, signatureMagic)
+	if !ok || len(body) < info {
+		return module
+	}
+	signature := int64(binary.BigEndian.Uint32(body[len(body)-4:]))
+	if end := int64(len(body)) - info - signature; end > 0 {
+		return body[:end]
+	}
+	return module
 }
 
 // decompress reads a module file. Debian packs modules with xz; xz-utils is one of set-up's packages.

@@ -48,15 +48,32 @@ func boot() (*proto.Conn, error) {
 	if err := loadModules("/modules"); err != nil {
 		return nil, err
 	}
+	disks, err := findDisks()
+	if err != nil {
+		return nil, err
+	}
 	port, err := openPort()
 	if err != nil {
 		return nil, err
 	}
 	conn := proto.NewConn(port)
-	for _, step := range []func() error{enterRoot, func() error { return mountAll(late) }, tune, network} {
+	if err := enterRoot(disks.root); err != nil {
+		return conn, err
+	}
+	state := mount{disks.state, "/var/lib/cella", "xfs", unix.MS_NOATIME, ""}
+	if err := mountAll(append(late, state)); err != nil {
+		return conn, err
+	}
+	for _, step := range []func() error{tune, network} {
 		if err := step(); err != nil {
 			return conn, err
 		}
+	}
+	if disks.in == "" {
+		return conn, nil
+	}
+	if err := unpack(disks.in, "/"); err != nil {
+		return conn, fmt.Errorf("copy files into the lab: %w", err)
 	}
 	return conn, nil
 }
@@ -104,8 +121,8 @@ func loadModule(file string) error {
 }
 
 // enterRoot makes the root disk the root, with this binary in it.
-func enterRoot() error {
-	if err := mountAll([]mount{{"/dev/vda", newRoot, "ext4", unix.MS_NOATIME, ""}}); err != nil {
+func enterRoot(disk string) error {
+	if err := mountAll([]mount{{disk, newRoot, "ext4", unix.MS_NOATIME, ""}}); err != nil {
 		return err
 	}
 	if err := copyFile(Path, newRoot+"/usr/local/bin/cella"); err != nil {

@@ -24,7 +24,7 @@ var early = []mount{
 	{"devtmpfs", "/dev", "devtmpfs", unix.MS_NOSUID, "mode=0755"},
 }
 
-// late is the rest of a host, on the root disk. The state disk is XFS because cella's disks are reflinks.
+// late is the rest of a host, on the root disk.
 var late = []mount{
 	{"devpts", "/dev/pts", "devpts", unix.MS_NOSUID | unix.MS_NOEXEC, "gid=5,mode=620,ptmxmode=666"},
 	{"tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, ""},
@@ -33,7 +33,6 @@ var late = []mount{
 	{"cgroup2", "/sys/fs/cgroup", "cgroup2", noSuidDevExec, "nsdelegate"},
 	{"bpf", "/sys/fs/bpf", "bpf", noSuidDevExec, "mode=0700"},
 	{"tracefs", "/sys/kernel/tracing", "tracefs", noSuidDevExec, ""},
-	{"/dev/vdb", "/var/lib/cella", "xfs", unix.MS_NOATIME, ""},
 }
 
 func mountAll(mounts []mount) error {

@@ -17,17 +17,11 @@ import (
 	"cella.dev/cella/lab/proto"
 )
 
-// inDisk is the block device that holds the files to copy in, as a bare tar stream.
-const inDisk = "/dev/vdc"
-
 // beatInterval is how often the host hears that the lab is alive, on the lab's own clock.
 const beatInterval = 10 * time.Second
 
 // serve does the one thing the lab was started for, and answers.
 func serve(conn *proto.Conn) error {
-	if err := unpack(inDisk, "/"); err != nil {
-		return fmt.Errorf("copy files into the lab: %w", err)
-	}
 	if err := conn.Send(proto.Hello, nil); err != nil {
 		return err
 	}
@@ -84,12 +78,9 @@ func beat(conn *proto.Conn) (stop func()) {
 	return func() { close(done) }
 }
 
-// unpack writes the tar stream on a device under root. No device means nothing to copy.
+// unpack writes the tar stream on a device under root.
 func unpack(device, root string) error {
 	disk, err := os.Open(device)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}
