@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -148,6 +149,9 @@ const (
 	settleBytes = 256 << 10
 )
 
+// errElsewhere keeps the memory of this machine from being taken for that of sandboxes elsewhere.
+var errElsewhere = errors.New("no VMM process runs on this machine; measure density on the server's own")
+
 // read waits until MemAvailable is steady, since pools refill and the kernel frees lazily, and then reads.
 func (d *Dense) read(ctx context.Context, work Work, sandboxes int) (reading, error) {
 	memory := d.Memory
@@ -184,6 +188,9 @@ func (d *Dense) read(ctx context.Context, work Work, sandboxes int) (reading, er
 		return r, fmt.Errorf("list the VMM processes: %w", err)
 	}
 	r.memory = sumMemory(pids)
+	if sandboxes > 0 && r.memory.Processes == 0 {
+		return r, errElsewhere
+	}
 	return r, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -23,8 +24,10 @@ type Latency struct {
 	RatePerS float64
 	// N is the number of measured attempts of each arm, Warmup of dropped ones before them.
 	N, Warmup int
-	// NOf replaces N for arms that take long; 0 leaves an arm out.
-	NOf map[string]int
+	// NOf and WarmupOf replace N and Warmup for arms that take long.
+	NOf, WarmupOf map[string]int
+	// Only names the arms that take part; nil means all.
+	Only []string
 	// Bytes is params.bytes of file scenarios.
 	Bytes int64
 }
@@ -56,14 +59,10 @@ func (l *Latency) Run(ctx context.Context, s *Session) []reports.Scenario {
 	var out []reports.Scenario
 	var turns []*turn
 	for _, arm := range s.Arms {
-		n, set := l.NOf[arm.Name()]
-		if !set {
-			n = l.N
-		}
-		if n == 0 {
+		if l.Only != nil && !slices.Contains(l.Only, arm.Name()) {
 			continue
 		}
-		t, err := l.ready(ctx, s, arm, n)
+		t, err := l.ready(ctx, s, arm)
 		if err != nil {
 			out = append(out, s.notMeasured(l.Scenario, l.params(s, arm), err))
 			continue
@@ -87,7 +86,14 @@ func (l *Latency) params(s *Session, arm Arm) reports.Params {
 	}
 }
 
-func (l *Latency) ready(ctx context.Context, s *Session, arm Arm, n int) (*turn, error) {
+func (l *Latency) ready(ctx context.Context, s *Session, arm Arm) (*turn, error) {
+	n, warmup := l.N, l.Warmup
+	if of, ok := l.NOf[arm.Name()]; ok {
+		n = of
+	}
+	if of, ok := l.WarmupOf[arm.Name()]; ok {
+		warmup = of
+	}
 	work, err := arm.Work(ctx, l.Scenario)
 	if err != nil {
 		return nil, err
@@ -98,8 +104,8 @@ func (l *Latency) ready(ctx context.Context, s *Session, arm Arm, n int) (*turn,
 		t.lastErr.Store(&err)
 		s.Log("%s: %s: %v", l.Scenario, arm.Name(), err)
 	}}
-	closed(ctx, &t.watch, l.Concurrency, l.Warmup)
-	t.warmup = l.Warmup
+	closed(ctx, &t.watch, l.Concurrency, warmup)
+	t.warmup = warmup
 	t.watch.series = t.series
 	return t, nil
 }

@@ -37,7 +37,7 @@ func bars(group []*Scenario) template.HTML {
 	bottom := float64(len(group) * rowHeight)
 	for _, v := range x.ticks(5) {
 		d.line(x.at(v), 2, x.at(v), bottom, "grid")
-		d.text(x.at(v), bottom+16, "middle", "tick", FormatNS(int64(v)))
+		d.text(x.at(v), bottom+16, "middle", "tick", tickNS(v))
 	}
 	for i, s := range group {
 		y := float64(i*rowHeight) + 7
@@ -71,7 +71,7 @@ func waterfall(s *Scenario) template.HTML {
 	bottom := float64((len(names) + 1) * 28)
 	for _, v := range x.ticks(5) {
 		d.line(x.at(v), 2, x.at(v), bottom, "grid")
-		d.text(x.at(v), bottom+16, "middle", "tick", FormatNS(int64(v)))
+		d.text(x.at(v), bottom+16, "middle", "tick", tickNS(v))
 	}
 	begin := 0.0
 	row := func(i int, name string, from, length float64, class string) {
@@ -82,7 +82,7 @@ func waterfall(s *Scenario) template.HTML {
 		d.text(chartWidth-valueWidth+8, y+14, "start", "value", fmt.Sprintf("%s · %.1f %%", FormatNS(int64(length)), share))
 	}
 	for i, name := range names {
-		row(i, name, begin, s.Phases[name].Mean, fmt.Sprintf("phase phase%d", i%8))
+		row(i, name, begin, s.Phases[name].Mean, fmt.Sprintf("phase shade%d", i%2))
 		begin += s.Phases[name].Mean
 	}
 	row(len(names), "total", 0, s.Mean, "phase total")
@@ -132,7 +132,7 @@ func latencyScale(lo, hi float64) scale {
 func latencyAxis(d *drawing, y scale) {
 	for _, v := range y.ticks(5) {
 		d.line(plotLeft, y.at(v), chartWidth-plotRight, y.at(v), "grid")
-		d.text(plotLeft-8, y.at(v)+4, "end", "tick", FormatNS(int64(v)))
+		d.text(plotLeft-8, y.at(v)+4, "end", "tick", tickNS(v))
 	}
 }
 
@@ -215,7 +215,7 @@ func densityChart(s *Scenario) template.HTML {
 	d.text(x.to, y.from+33, "end", "tick", "idle sandboxes")
 	for _, v := range y.ticks(5) {
 		d.line(plotLeft, y.at(v), chartWidth-plotRight, y.at(v), "grid")
-		d.text(plotLeft-8, y.at(v)+4, "end", "tick", FormatBytes(v))
+		d.text(plotLeft-8, y.at(v)+4, "end", "tick", tickBytes(v))
 	}
 	class := armClass(s.Params.Arm)
 	d.path([][2]float64{{x.at(0), y.at(max(intercept, 0))}, {x.at(maxX), y.at(intercept + slope*maxX)}}, class+" curve")

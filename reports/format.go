@@ -34,6 +34,21 @@ func FormatBytes(b float64) string {
 	return fmt.Sprintf("%.0f B", b)
 }
 
+// tickNS and tickBytes write round values without the zeros that three digits would add.
+func tickNS(ns float64) string   { return trimZeros(FormatNS(int64(math.Round(ns)))) }
+func tickBytes(b float64) string { return trimZeros(FormatBytes(b)) }
+
+func trimZeros(s string) string {
+	number, unit, _ := strings.Cut(s, " ")
+	if number == "0" {
+		return number
+	}
+	if strings.Contains(number, ".") {
+		number = strings.TrimRight(strings.TrimRight(number, "0"), ".")
+	}
+	return number + " " + unit
+}
+
 func digits(v float64) string {
 	switch abs := math.Abs(v); {
 	case abs >= 99.95:

@@ -98,7 +98,10 @@ func (g goal) judge(r *Result) Verdict {
 func (g goal) judgeValue(v Verdict, s *Scenario) Verdict {
 	got, ok := s.Values[g.value]
 	if !ok {
-		v.Measured = fmt.Sprintf("the run has no %s: %s", g.value, s.Partial)
+		v.Measured = "the run has no " + g.value
+		if s.Partial != "" {
+			v.Measured += ": " + s.Partial
+		}
 		return v
 	}
 	return v.decide(got, g.atMost, FormatBytes(got))

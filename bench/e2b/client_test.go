@@ -24,8 +24,8 @@ func TestClientLifeOfASandbox(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := []e2b.Phase{{Name: "claim", Duration: 100 * time.Microsecond}, {Name: "disk", Duration: 20 * time.Microsecond},
-				{Name: "restore", Duration: 150 * time.Microsecond}, {Name: "handshake", Duration: 50 * time.Microsecond}}
+			want := []e2b.Phase{{Name: "claim", Duration: 4 * time.Microsecond}, {Name: "disk", Duration: 2 * time.Microsecond},
+				{Name: "restore", Duration: 10 * time.Microsecond}, {Name: "handshake", Duration: 4 * time.Microsecond}}
 			if !reflect.DeepEqual(sb.Phases, want) {
 				t.Errorf("phases %v, want %v", sb.Phases, want)
 			}

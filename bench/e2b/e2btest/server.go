@@ -35,7 +35,7 @@ type Server struct {
 
 // New starts a server on loopback; Close it.
 func New() *Server {
-	s := &Server{Key: "e2b_00", ServerTiming: "claim;dur=0.1, disk;dur=0.02, restore;dur=0.15, handshake;dur=0.05", live: map[string]map[string][]byte{}}
+	s := &Server{Key: "e2b_00", ServerTiming: "claim;dur=0.004, disk;dur=0.002, restore;dur=0.01, handshake;dur=0.004", live: map[string]map[string][]byte{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v2/sandboxes", s.create)
 	mux.HandleFunc("POST /sandboxes", s.create)
