@@ -58,6 +58,7 @@ const maxStreak = 10
 func (l *Latency) Run(ctx context.Context, s *Session) []reports.Scenario {
 	var out []reports.Scenario
 	var turns []*turn
+	place := map[*turn]int{} // in out, which keeps the order of the arms
 	for _, arm := range s.Arms {
 		if l.Only != nil && !slices.Contains(l.Only, arm.Name()) {
 			continue
@@ -68,10 +69,12 @@ func (l *Latency) Run(ctx context.Context, s *Session) []reports.Scenario {
 			continue
 		}
 		turns = append(turns, t)
+		place[t] = len(out)
+		out = append(out, reports.Scenario{})
 	}
 	l.interleave(ctx, s, turns)
 	for _, t := range turns {
-		out = append(out, t.finish(ctx, l.Scenario))
+		out[place[t]] = t.finish(ctx, l.Scenario)
 		if err := t.watch.work.Close(); err != nil {
 			s.Log("%s: close %s: %v", l.Scenario, t.arm.Name(), err)
 		}
