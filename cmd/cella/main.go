@@ -27,6 +27,6 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newDoctorCommand(), newKeysCommand(), newLabCommand(), newRunCommand(), newServeCommand(), newSetupCommand(), newTemplateCommand(), newUpCommand(), newVMMCommand())
+	root.AddCommand(newBenchCommand(), newDoctorCommand(), newKeysCommand(), newLabCommand(), newRunCommand(), newServeCommand(), newSetupCommand(), newTemplateCommand(), newUpCommand(), newVMMCommand())
 	return root
 }
