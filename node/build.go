@@ -25,7 +25,7 @@ import (
 const (
 	guestCmdline   = "quiet loglevel=1 8250.nr_uarts=0 " + commonCmdline
 	consoleCmdline = "console=ttyS0 " + commonCmdline
-	commonCmdline  = "panic=-1 i8042.noaux i8042.nomux i8042.nopnp i8042.dumbkbd pci=off random.trust_cpu=on cella.root=/dev/vda"
+	commonCmdline  = "panic=-1 pci=off random.trust_cpu=on cella.root=/dev/vda"
 )
 
 // TemplateSpec says what to build a template from.
@@ -118,7 +118,7 @@ func (b *builder) run(ctx context.Context) error {
 	defer os.Remove(socket)
 	defer listener.Close()
 	t := &template{dir: b.dir, Template: Template{
-		ID: randomID(20), Alias: b.spec.Alias, CPUCount: b.spec.CPUCount, MemoryMB: b.spec.MemoryMB,
+		ID: randomID(20), BuildID: randomUUID(), Alias: b.spec.Alias, CPUCount: b.spec.CPUCount, MemoryMB: b.spec.MemoryMB,
 		DefaultUser: "user", DefaultWorkdir: "/home/user",
 	}}
 	w, err := worker.Start(t.shape())
@@ -190,7 +190,9 @@ func bootTemplate(ctx context.Context, w *worker.Worker, dir string, disk, liste
 // warmUp waits for the agent and runs the warm-up commands as the default user.
 func (b *builder) warmUp(ctx context.Context, w *worker.Worker, t *template, socket string) error {
 	s := &sandbox{Sandbox: Sandbox{ID: "template"}, worker: w, socket: socket}
-	reply, err := control(ctx, socket, wire.ControlRequest{Op: wire.OpInit, Init: newInit(s, t, nil)})
+	reply, err := controlBooting(ctx, socket, func() wire.ControlRequest {
+		return wire.ControlRequest{Op: wire.OpInit, Init: newInit(s, t, nil)}
+	})
 	if err != nil {
 		return s.orExit(err)
 	}

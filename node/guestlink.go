@@ -122,6 +122,25 @@ func control(ctx context.Context, socket string, req wire.ControlRequest) (wire.
 	return reply, nil
 }
 
+// bootRetry is how often a guest that is booting is asked whether its agent listens yet. Until then its kernel
+// refuses the connection.
+const bootRetry = 5 * time.Millisecond
+
+// controlBooting is control for a guest that may still be booting.
+func controlBooting(ctx context.Context, socket string, req func() wire.ControlRequest) (wire.ControlReply, error) {
+	for {
+		reply, err := control(ctx, socket, req())
+		if !errors.Is(err, errRefused) {
+			return reply, err
+		}
+		select {
+		case <-ctx.Done():
+			return reply, fmt.Errorf("the guest's agent did not answer: %w", ctx.Err())
+		case <-time.After(bootRetry):
+		}
+	}
+}
+
 // newInit fills in what must be new for each clone.
 func newInit(s *sandbox, t *template, env map[string]string) *wire.Init {
 	entropy := make([]byte, 64)

@@ -94,21 +94,26 @@ func (n *Node) launch(ctx context.Context, s *sandbox, t *template, req CreateRe
 		return err
 	}
 	defer listener.Close()
+	init := func() wire.ControlRequest {
+		return wire.ControlRequest{Op: wire.OpInit, Init: newInit(s, t, req.Env)}
+	}
+	var reply wire.ControlReply
 	if req.Cold {
-		err = bootTemplate(ctx, s.worker, t.dir, disk, listener, nil)
+		if err := bootTemplate(ctx, s.worker, t.dir, disk, listener, nil); err != nil {
+			return err
+		}
 		clock.lap("boot")
+		reply, err = controlBooting(ctx, s.socket, init)
 	} else {
-		_, err = s.worker.Restore(ctx, worker.RestoreFiles{
-			State: t.snapshot.State, Memory: t.snapshot.Memory, Disk: disk, Listener: listener,
-		})
+		files := worker.RestoreFiles{State: t.snapshot.State, Memory: t.snapshot.Memory, Disk: disk, Listener: listener}
+		if _, err := s.worker.Restore(ctx, files); err != nil {
+			return err
+		}
 		clock.lap("restore")
+		reply, err = control(ctx, s.socket, init())
 	}
 	if err != nil {
-		return err
-	}
-	reply, err := control(ctx, s.socket, wire.ControlRequest{Op: wire.OpInit, Init: newInit(s, t, req.Env)})
-	if err != nil {
-		return err
+		return s.orExit(err)
 	}
 	clock.lap("handshake")
 	s.AgentVersion, s.Phases = reply.Version, clock.phases
@@ -262,6 +267,15 @@ func randomID(n int) string {
 		}
 	}
 	return string(id)
+}
+
+// randomUUID returns a version 4 UUID (RFC 9562 §5.4).
+func randomUUID() string {
+	var u [16]byte
+	rand.Read(u[:])
+	u[6] = u[6]&0x0f | 0x40
+	u[8] = u[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
 // stopwatch splits a stretch of time into phases that add up to it.

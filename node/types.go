@@ -44,8 +44,10 @@ type CreateRequest struct {
 // Template describes what sandboxes are made from.
 type Template struct {
 	// ID is 20 characters of [a-z0-9]; Alias is the name that people use. Both work in CreateRequest.
-	ID           string    `json:"id"`
-	Alias        string    `json:"alias"`
+	ID    string `json:"id"`
+	Alias string `json:"alias"`
+	// BuildID is a UUID, new for each build.
+	BuildID      string    `json:"buildID"`
 	CreatedAt    time.Time `json:"createdAt"`
 	CPUCount     int       `json:"cpuCount"`
 	MemoryMB     int       `json:"memoryMB"`
@@ -82,17 +84,4 @@ type Phase struct {
 	// Name is claim, disk, restore (or boot) or handshake.
 	Name     string
 	Duration time.Duration
-}
-
-// Template describes what sandboxes are made from.
-type Template struct {
-	ID    string
-	Alias string
-	// BuildID names the build that creates use now.
-	BuildID      string
-	CPUCount     int
-	MemoryMB     int
-	DiskSizeMB   int
-	AgentVersion string
-	CreatedAt    time.Time
 }

@@ -102,7 +102,10 @@ func serve(ctx context.Context, o serveOptions, ready func(url string, store *ke
 	if err := ensureBase(ctx, n); err != nil {
 		return err
 	}
-	server := gateway.New(gateway.Config{Node: n, Keys: store, Domain: o.domain, Logger: log})
+	server, err := gateway.New(gateway.Config{Node: n, Keys: store, Domain: o.domain, Logger: log})
+	if err != nil {
+		return err
+	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	if err := ready("http://"+listener.Addr().String(), store); err != nil {
