@@ -115,6 +115,9 @@ func (q *Queue) Disable() { q.cfg.Ready = false }
 // Err is why the queue stopped, or nil.
 func (q *Queue) Err() error { return q.err }
 
+// Fail stops the queue for what a device found wrong with a chain, as if the ring were malformed.
+func (q *Queue) Fail(err error) { q.fail("%w", err) }
+
 func (q *Queue) fail(format string, args ...any) {
 	if q.err == nil {
 		q.err = fmt.Errorf("%w: "+format, append([]any{ErrMalformed}, args...)...)
@@ -155,8 +158,8 @@ func (q *Queue) Pop(c *Chain) bool {
 	return true
 }
 
-// Unpop gives back the chain that was popped last, untouched. Nothing may have been popped or pushed since.
-func (q *Queue) Unpop() { q.nextAvail-- }
+// Unpop gives back the n chains that were popped last, untouched. They are popped again in the same order.
+func (q *Queue) Unpop(n int) { q.nextAvail -= uint16(n) }
 
 // Push returns a chain to the driver, n bytes of its writable part written.
 func (q *Queue) Push(c *Chain, n uint32) {
@@ -171,16 +174,23 @@ func (q *Queue) Push(c *Chain, n uint32) {
 	store32(q.used, 0, uint32(q.nextUsed)<<16)
 }
 
-// Rearm asks the driver to notify about the next chain, and reports whether one came in the meantime.
-func (q *Queue) Rearm() bool {
+// Rearm asks the driver to notify when it makes the chain available that is popped next, and reports whether
+// it already has.
+func (q *Queue) Rearm() bool { return q.rearm(q.nextAvail) }
+
+// RearmAfter asks the driver to notify when its available index moves past n, and reports whether it already
+// has. With AvailIndex as n, the next addition notifies even if earlier chains still wait.
+func (q *Queue) RearmAfter(n uint16) bool { return q.rearm(n) }
+
+func (q *Queue) rearm(event uint16) bool {
 	if !q.usable() {
 		return false
 	}
-	if q.eventIdx && !store16(q.used, 4+8*int(q.cfg.Size), q.nextAvail) {
+	if q.eventIdx && !store16(q.used, 4+8*int(q.cfg.Size), event) {
 		q.fail("the word of avail_event is being overwritten")
 		return false
 	}
-	return q.available() != 0
+	return q.available() != 0 && q.AvailIndex() != event
 }
 
 // NeedsInterrupt decides whether the driver wants to hear of what was pushed since the last decision. It is

@@ -298,7 +298,7 @@ func TestUnpop(t *testing.T) {
 	if !q.Pop(&c) || q.Pop(&c) {
 		t.Fatal("one chain was offered")
 	}
-	q.Unpop()
+	q.Unpop(1)
 	if q.Empty() || !q.Pop(&c) {
 		t.Error("the chain is gone")
 	}
