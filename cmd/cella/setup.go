@@ -22,7 +22,7 @@ import (
 )
 
 // hostPackages are what set-up and the lab run on this machine.
-var hostPackages = []string{"qemu-system-x86", "mmdebstrap", "e2fsprogs", "xfsprogs", "kmod", "xz-utils", "iproute2", "util-linux"}
+var hostPackages = []string{"qemu-system-x86", "mmdebstrap", "e2fsprogs", "xfsprogs", "cpio", "kmod", "xz-utils", "iproute2", "util-linux"}
 
 func newSetupCommand() *cobra.Command {
 	var asJSON bool

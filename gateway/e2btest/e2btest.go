@@ -1,5 +1,5 @@
 // Package e2btest fetches the official E2B SDKs that the gateway is tested with. package.json pins the versions:
-// `e2b` is the newest, `e2b-VERSION` an older one under a name of its own, and @e2b/code-interpreter comes
+// `e2b` is the newest, `e2b-2.45` an older one under a name of its own, and @e2b/code-interpreter comes
 // along. To add one, edit package.json and run
 //
 //	npm install --package-lock-only --omit-lockfile-registry-resolved
