@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -371,7 +372,7 @@ func TestResponsesWithoutBodies(t *testing.T) {
 func TestLargeTransfersAreExact(t *testing.T) {
 	r := newRig(t)
 	sb := r.sandbox(false)
-	const size = 64 << 20
+	const size = 24 << 20
 	r.node.serve(t, sb.ID, 49983, func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == "POST" {
 			h := sha256.New()
@@ -412,13 +413,14 @@ func TestLargeTransfersAreExact(t *testing.T) {
 	}
 }
 
-// pattern is an endless reader whose bytes do not repeat soon.
-type pattern struct{ n uint32 }
+// pattern is an endless reader whose bytes tell where they stand.
+type pattern struct{ n uint64 }
 
 func (p *pattern) Read(b []byte) (int, error) {
-	for i := range b {
-		p.n = p.n*1664525 + 1013904223
-		b[i] = byte(p.n >> 24)
+	b = b[:max(len(b)&^7, min(len(b), 7))]
+	for i := 0; i+8 <= len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], p.n)
+		p.n++
 	}
 	return len(b), nil
 }
@@ -545,8 +547,9 @@ func TestClientThatLeavesCancelsTheGuest(t *testing.T) {
 func TestClientThatLeavesDuringAnUploadCutsIt(t *testing.T) {
 	r := newRig(t)
 	sb := r.sandbox(false)
-	ended := make(chan error, 1)
+	entered, ended := make(chan struct{}), make(chan error, 1)
 	r.node.serve(t, sb.ID, 49983, func(w http.ResponseWriter, req *http.Request) {
+		entered <- struct{}{}
 		_, err := io.Copy(io.Discard, req.Body)
 		ended <- err
 	})
@@ -557,6 +560,7 @@ func TestClientThatLeavesDuringAnUploadCutsIt(t *testing.T) {
 		}
 		fmt.Fprintf(c, "POST /files HTTP/1.1\r\nHost: 49983-%s.x.y\r\n%s\r\n\r\n", sb.ID, framing)
 		io.WriteString(c, "4e20\r\n"+strings.Repeat("x", 20000))
+		<-entered
 		c.Close()
 		within(t, "end of a cut upload", func() {
 			if err := <-ended; err == nil {
