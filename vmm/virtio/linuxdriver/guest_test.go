@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -150,6 +151,9 @@ func guestSockets() error {
 	return nil
 }
 
+// open is how many connections the guest has.
+var open atomic.Int32
+
 func serve(l *vsock.Listener, handle func(net.Conn) error) {
 	for {
 		c, err := l.Accept()
@@ -157,11 +161,11 @@ func serve(l *vsock.Listener, handle func(net.Conn) error) {
 			fmt.Println("guest: accept:", err)
 			return
 		}
+		open.Add(1)
 		go func() {
-			defer c.Close()
-			if err := handle(c); err != nil {
-				fmt.Println("guest: connection ended:", err)
-			}
+			err := handle(c)
+			c.Close()
+			fmt.Printf("guest: %d open, one ended: %v\n", open.Add(-1), err)
 		}()
 	}
 }
