@@ -23,7 +23,7 @@ bootstrap:
 ## build: bin/cella and bin/cella-agent
 build: bootstrap
 	go build -trimpath -o bin/cella ./cmd/cella
-	go build -trimpath -ldflags "$(GO_LDFLAGS)" -o bin/cella-agent ./cmd/cella-agent
+	go build -trimpath -tags nethttpomithttp2 -ldflags "$(GO_LDFLAGS)" -o bin/cella-agent ./cmd/cella-agent
 
 ## unit: go test on this machine, nano guests included
 unit: build
