@@ -6,22 +6,24 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := build
 MAKEFLAGS += --no-print-directory
 
+# A go that can build cella: the one on PATH, or one that bootstrap.sh fetches.
+export PATH := $(shell scripts/bootstrap.sh):$(PATH)
 export CGO_ENABLED := 0
 GO_LDFLAGS := -s -w
 FUZZTIME ?= 30s
 BENCH_ARGS ?=
 
-.PHONY: setup build bootstrap unit e2e e2e-sdk e2e-agent test bench bench-smoke bench-compare generate lint fuzz lab-shell clean
+.PHONY: help setup build unit e2e e2e-sdk e2e-agent test bench bench-smoke bench-compare generate lint fuzz lab-shell clean
+
+help:
+	@grep -hE '^## ' Makefile | sed 's/^## //'
 
 ## setup: packages, guest kernel, base root file system, lab image, npm packages; cached, cheap to repeat
 setup: build
 	bin/cella setup
 
-bootstrap:
-	@scripts/bootstrap.sh
-
 ## build: bin/cella and bin/cella-agent
-build: bootstrap
+build:
 	go build -trimpath -o bin/cella ./cmd/cella
 	go build -trimpath -tags nethttpomithttp2 -ldflags "$(GO_LDFLAGS)" -o bin/cella-agent ./cmd/cella-agent
 
@@ -50,18 +52,18 @@ bench-smoke: setup
 	scripts/bench.sh --smoke $(BENCH_ARGS)
 
 ## generate: everything generated that is committed
-generate: bootstrap
+generate:
 	go generate ./...
 
 ## lint: formatting, vet, staticcheck
-lint: bootstrap
+lint:
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-clean:"; gofmt -l .; exit 1; }
 	go vet ./...
 	go vet -tags e2e,lab ./...
 	go tool staticcheck ./...
 
 ## fuzz: each fuzz target for FUZZTIME
-fuzz: bootstrap
+fuzz:
 	scripts/fuzz.sh $(FUZZTIME)
 
 ## lab-shell: a shell in the emulated KVM host

@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,9 +23,10 @@ import (
 	"cella.dev/cella/guest/wire"
 )
 
-// DefaultAppend is the guest kernel's command line under QEMU. KASLR is off, as in cella's own guests that
-// are booted cold: a stock kernel with it once hung under a newer QEMU.
-const DefaultAppend = "quiet panic=-1 reboot=t nokaslr root=/dev/vda rw"
+// DefaultAppend is the guest kernel's command line under QEMU: that of cella's own guests, and no KASLR, with
+// which a stock kernel once hung under a newer QEMU.
+const DefaultAppend = "quiet loglevel=1 8250.nr_uarts=0 panic=-1 reboot=t nokaslr i8042.noaux i8042.nomux i8042.nopnp " +
+	"i8042.dumbkbd pci=off random.trust_cpu=on cella.root=/dev/vda"
 
 // QEMU is the peer that cold-boots a microVM of the same kernel, initramfs and root, up to the same agent,
 // with QEMU's fastest machine.
@@ -169,7 +171,7 @@ func (q *QEMU) args(cid uint32) []string {
 	if q.Console == "" {
 		machine += ",isa-serial=off"
 	} else {
-		console, appended = "file:"+q.Console, "console=ttyS0 "+appended
+		console, appended = "file:"+q.Console, "console=ttyS0 "+strings.NewReplacer("quiet ", "", "loglevel=1 ", "", "8250.nr_uarts=0 ", "").Replace(appended)
 	}
 	return []string{
 		"-M", machine, "-accel", "kvm", "-cpu", "host", "-smp", "1", "-m", fmt.Sprint(q.MemoryMiB),

@@ -27,13 +27,12 @@ func (w *coldWork) Variant() string { return "" }
 func (w *coldWork) Close() error    { return nil }
 
 func (w *coldWork) Do(ctx context.Context) (Sample, error) {
-	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, w.command[0], w.command[1:]...)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return Sample{}, fmt.Errorf("%s: %w: %s", w.command[0], err, lastLine(stderr.Bytes()))
+	// The measurement is on standard error beside the guest's own output on standard output.
+	output, err := exec.CommandContext(ctx, w.command[0], w.command[1:]...).CombinedOutput()
+	if err != nil {
+		return Sample{}, fmt.Errorf("%s: %w: %s", w.command[0], err, lastLine(output))
 	}
-	return parseCold(stdout.Bytes())
+	return parseCold(output)
 }
 
 // parseCold finds {"cold_boot_ns":N} among the lines of a command's output.

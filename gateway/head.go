@@ -129,6 +129,26 @@ func readResponseHead(r *bufio.Reader, h *fasthttp.ResponseHeader) error {
 // maxInterim bounds 1xx responses before the real one.
 const maxInterim = 8
 
+// asHTTP11 rewrites the head of an HTTP/1.0 answer, as python's http.server gives them: passed on as it is, the
+// client's connection would have to close after it.
+func asHTTP11(h *fasthttp.ResponseHeader) {
+	if h.IsHTTP11() {
+		return
+	}
+	var as11 fasthttp.ResponseHeader
+	as11.SetNoDefaultContentType(true)
+	as11.SetStatusCode(h.StatusCode())
+	for key, value := range h.All() {
+		switch string(key) {
+		case "Content-Length", "Transfer-Encoding", "Connection":
+		default:
+			as11.AddBytesKV(key, value)
+		}
+	}
+	as11.SetContentLength(h.ContentLength())
+	as11.CopyTo(h)
+}
+
 // stripHopByHop removes what speaks about the connection to the guest, and reports whether that may be used again.
 func stripHopByHop(h *fasthttp.ResponseHeader) (reusable bool) {
 	reusable = !h.ConnectionClose()
@@ -142,5 +162,6 @@ func stripHopByHop(h *fasthttp.ResponseHeader) (reusable bool) {
 		h.Del(name)
 	}
 	h.SetNoDefaultContentType(true)
+	asHTTP11(h)
 	return reusable
 }

@@ -4,6 +4,7 @@ package vmm
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
@@ -17,13 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cella.dev/cella/vmm/boot"
+	"cella.dev/cella/vmm/kvm"
 )
 
 // These tests boot the kernel named by CELLA_GUEST_KERNEL (an uncompressed ELF) with this test binary itself
 // as /init, so they need a host whose KVM can run a stock guest, or the lab, and a static binary.
 
 // guestDeadline bounds one wait for the guest; emulated hosts are slow.
-const guestDeadline = 120 * time.Second
+const guestDeadline = 40 * time.Second
 
 func TestMain(m *testing.M) {
 	if os.Getpid() == 1 {
@@ -49,6 +51,117 @@ func TestLinuxResets(t *testing.T) {
 	m, c := bootLinux(t, 1, "reset", -1)
 	start(t, m)
 	awaitExit(t, m, c, Reset)
+}
+
+// TestLinuxGoesOnFromSavedState takes a guest through its encoded state into two machines that share its
+// memory copy-on-write. The nonce lives in the guest's memory only, so a guest that rebooted would show another
+// one; the ticks go on only if its timers fire.
+func TestLinuxGoesOnFromSavedState(t *testing.T) {
+	for _, vcpus := range []int{1, 2} {
+		t.Run(fmt.Sprintf("%d vCPUs", vcpus), func(t *testing.T) {
+			ram := memfd(t)
+			m, c := bootLinux(t, vcpus, "tick", ram)
+			start(t, m)
+			c.await(t, tickPattern(3))
+			state := pauseAndSave(t, m)
+			nonce, saved := lastTick(t, c)
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 2 {
+				clone, c := newMachine(t, vcpus)
+				restoreLinux(t, clone, state, ram)
+				c.await(t, tickPattern(saved+5))
+				if got, _ := lastTick(t, c); got != nonce {
+					t.Errorf("clone %d has nonce %s, the saved guest had %s", i, got, nonce)
+				}
+				if first := firstTick(t, c); first != saved && first != saved+1 {
+					t.Errorf("clone %d goes on with tick %d, the last before saving was %d", i, first, saved)
+				}
+			}
+		})
+	}
+}
+
+func restoreLinux(t *testing.T, m *Machine, state []byte, ram int) {
+	t.Helper()
+	var s State
+	if err := s.UnmarshalBinary(state); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.MapMemory(ram, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Restore(&s); err != nil {
+		t.Fatal(err)
+	}
+	start(t, m)
+}
+
+func pauseAndSave(t *testing.T, m *Machine) []byte {
+	t.Helper()
+	if err := m.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.Save()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := s.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// memfd is a file in memory of the size of the guest's RAM.
+func memfd(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Ftruncate(fd, linuxMemory); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// tickPattern matches tick n or a later one of as many digits, or of more.
+func tickPattern(n int) string {
+	s := strconv.Itoa(n)
+	var alternatives []string
+	for i := range s {
+		if s[i] < '9' {
+			alternatives = append(alternatives, fmt.Sprintf("%s[%c-9]%s", s[:i], s[i]+1, strings.Repeat("[0-9]", len(s)-i-1)))
+		}
+	}
+	alternatives = append(alternatives, s, "[1-9]"+strings.Repeat("[0-9]", len(s))+"[0-9]*")
+	return `tick (` + strings.Join(alternatives, "|") + `)\n`
+}
+
+var tickLine = regexp.MustCompile(`guest: nonce ([0-9a-f]{16}) tick (\d+)`)
+
+func ticks(t *testing.T, c *console) [][]string {
+	t.Helper()
+	all := tickLine.FindAllStringSubmatch(c.String(), -1)
+	if all == nil {
+		t.Fatalf("the guest has not ticked; its console:\n%s", c)
+	}
+	return all
+}
+
+func lastTick(t *testing.T, c *console) (nonce string, n int) {
+	all := ticks(t, c)
+	last := all[len(all)-1]
+	n, _ = strconv.Atoi(last[2])
+	return last[1], n
+}
+
+func firstTick(t *testing.T, c *console) int {
+	n, _ := strconv.Atoi(ticks(t, c)[0][2])
+	return n
 }
 
 // bootLinux makes a machine with the kernel loaded and the guest told what to do. RAM is a file that it
@@ -95,6 +208,7 @@ func newMachine(t *testing.T, vcpus int) (*Machine, *console) {
 			t.Error(err)
 		}
 	})
+	dbg = []*Machine{m}
 	c := newConsole()
 	m.SetConsole(c)
 	return m, c
@@ -168,6 +282,29 @@ func (c *console) await(t *testing.T, pattern string) string {
 		}
 		c.more.Wait()
 	}
+	for _, m := range dbg {
+		m.Pause()
+		for _, c := range m.vcpus {
+			r, _ := c.kvm.Regs()
+			mp, _ := c.kvm.MPState()
+			l, _ := c.kvm.LAPIC()
+			ev, _ := c.kvm.Events()
+			e := []kvm.MSREntry{{Index: 0x10}, {Index: 0x6e0}}
+			c.kvm.GetMSRs(e)
+			t.Logf("%d: rip %x rsp %x mp %d rfl %x ev %+v msr %v lvtt %x", c.id, r.RIP, r.RSP, mp, r.RFLAGS, ev, e, l.Regs[0x320:0x324])
+			for i := range 8 {
+				t.Logf("irr %x isr %x", l.Regs[0x200+16*i:][:4], l.Regs[0x100+16*i:][:4])
+			}
+			if b, err := m.mem.Bytes(r.RSP&0x0fffffff, 512); err == nil {
+				for i := 0; i < 512; i += 8 {
+					v := binary.LittleEndian.Uint64(b[i:])
+					if v>>24 == 0xffffffff81 || v>>24 == 0xffffffff82 {
+						t.Logf("  %x", v)
+					}
+				}
+			}
+		}
+	}
 	t.Fatalf("no output matches %q; the console:\n%s", pattern, c.buf.String())
 	return ""
 }
@@ -240,3 +377,5 @@ func guestTick() {
 		fmt.Printf("guest: nonce %x tick %d\n", nonce, n)
 	}
 }
+
+var dbg []*Machine

@@ -1,7 +1,9 @@
 package vmm
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"cella.dev/cella/vmm/boot"
 	"cella.dev/cella/vmm/kvm"
@@ -26,7 +28,7 @@ func (m *Machine) Load(img boot.Image) error {
 		return fmt.Errorf("load: %w", err)
 	}
 	for _, c := range m.vcpus {
-		if err := c.bootMSRs(); err != nil {
+		if err := errors.Join(c.bootMSRs(), c.bootXCRs()); err != nil {
 			return fmt.Errorf("load: vCPU %d: %w", c.id, err)
 		}
 	}
@@ -51,6 +53,26 @@ func (c *vcpu) bootMSRs() error {
 		{Index: msrMiscEnable, Data: miscEnableFastString},
 		{Index: msrMTRRDefault, Data: mtrrEnable | mtrrWriteBack},
 	})
+}
+
+// leafXSave is the CPUID leaf whose subleaf 0 has the XCR0 bits the CPU knows in EAX and EDX.
+const leafXSave = 0xd
+
+// bootXCRs enables every extended state the CPU has. Linux does the same first thing; some nested
+// hypervisors do not see it do so, and would then lose vector registers of a guest whose XCR0 they think is 1.
+func (c *vcpu) bootXCRs() error {
+	i := slices.IndexFunc(c.cpuid, func(e kvm.CPUIDEntry) bool { return e.Function == leafXSave && e.Index == 0 })
+	if i < 0 {
+		return nil
+	}
+	x, err := c.kvm.XCRs()
+	if err != nil {
+		return err
+	}
+	if x.Count > 0 {
+		x.XCR[0].Value = uint64(c.cpuid[i].EDX)<<32 | uint64(c.cpuid[i].EAX)
+	}
+	return c.kvm.SetXCRs(&x)
 }
 
 func (c *vcpu) enterKernel(entry uint64) error {

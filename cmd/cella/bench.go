@@ -74,12 +74,13 @@ Ctrl-C keeps what was measured. docs/benchmarks.md says what each scenario measu
 	fl.BoolVar(&f.json, "json", false, "print the result as JSON instead of a table")
 	fl.Uint64Var(&f.seed, "seed", 0, "seed of the order of arms (default: random; it is in the result)")
 	fl.StringVar(&f.cold, "cold", defaultCold(), "command that cold-boots once and prints {\"cold_boot_ns\":N}, as arm cella of cold_boot")
-	fl.StringVar(&f.crun.Rootfs, "rootfs", "", "directory of the base template's root, for arm crun")
-	fl.StringVar(&f.qemu.Kernel, "kernel", "", "guest kernel (bzImage), for arm qemu-microvm")
-	fl.StringVar(&f.qemu.Initrd, "initrd", "", "initramfs with the agent, for arm qemu-microvm")
-	fl.StringVar(&f.qemu.Disk, "disk", "", "ext4 image of the root, for arm qemu-microvm")
+	fl.StringVar(&f.crun.Rootfs, "rootfs", "", "directory of a root file system, for arm crun (default: the base template's, mounted)")
+	fl.StringVar(&f.qemu.Kernel, "kernel", "", "guest kernel (bzImage), for arm qemu-microvm (default: set-up's)")
+	fl.StringVar(&f.qemu.Initrd, "initrd", "", "initramfs with the agent, for arm qemu-microvm (default: the base template's)")
+	fl.StringVar(&f.qemu.Disk, "disk", "", "ext4 image of the root, for arm qemu-microvm (default: the base template's)")
 	fl.StringVar(&f.qemu.Append, "append", bench.DefaultAppend, "kernel command line, for arm qemu-microvm")
-	fl.IntVar(&f.qemu.MemoryMiB, "memory", 512, "guest memory in MiB, for arm qemu-microvm")
+	fl.StringVar(&f.qemu.Console, "console", "", "file for the guest's console, which slows arm qemu-microvm down")
+	fl.IntVar(&f.qemu.MemoryMiB, "memory", 256, "guest memory in MiB, for arm qemu-microvm")
 	cmd.AddCommand(newBenchCompareCommand())
 	return cmd
 }
@@ -106,6 +107,15 @@ func defaultCold() string {
 
 func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) (err error) {
 	console := newBenchConsole(stderr)
+	cleanup, err := f.assets(console.log)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := cleanup(); err != nil {
+			console.log("%v", err)
+		}
+	}()
 	if f.serve {
 		child, cleanup, err := startBenchServer(ctx, f.state, stderr)
 		if err != nil {

@@ -41,7 +41,6 @@ var required = []struct {
 	{CapVCPUEvents, "KVM_CAP_VCPU_EVENTS", "2.6.33"},
 	{CapDebugRegs, "KVM_CAP_DEBUGREGS", "2.6.34"},
 	{CapXSave, "KVM_CAP_XSAVE", "2.6.36"},
-	{CapXCRs, "KVM_CAP_XCRS", "2.6.36"},
 	{CapTSCDeadlineTimer, "KVM_CAP_TSC_DEADLINE_TIMER", "3.3"},
 	{CapSignalMSI, "KVM_CAP_SIGNAL_MSI", "3.5"},
 	{CapSplitIRQChip, "KVM_CAP_SPLIT_IRQCHIP", "4.4"},

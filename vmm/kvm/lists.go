@@ -7,13 +7,13 @@ import (
 // KVM's variable-length arguments, with room for the most entries the kernel takes or gives here. They are
 // fixed-size so that no pointer arithmetic is needed; a call costs one allocation.
 
-// maxCPUIDEntries is KVM_MAX_CPUID_ENTRIES.
-const maxCPUIDEntries = 256
+// MaxCPUIDEntries is the most CPUID entries a vCPU can have (KVM_MAX_CPUID_ENTRIES).
+const MaxCPUIDEntries = 256
 
 type cpuid2 struct {
 	count   uint32
 	_       uint32
-	entries [maxCPUIDEntries]CPUIDEntry
+	entries [MaxCPUIDEntries]CPUIDEntry
 }
 
 // MaxMSRs is the most MSRs one GetMSRs or SetMSRs call takes (MAX_IO_MSRS).
@@ -31,7 +31,7 @@ type msrList struct {
 }
 
 func getCPUID(fd *FD, o op) ([]CPUIDEntry, error) {
-	c := &cpuid2{count: maxCPUIDEntries}
+	c := &cpuid2{count: MaxCPUIDEntries}
 	if _, err := ioctlPtr(fd, o, c); err != nil {
 		return nil, err
 	}

@@ -17,6 +17,8 @@ type System struct {
 	RunSize int
 	// XSaveSize is the size of a vCPU's XSAVE area in bytes, 4096 or more.
 	XSaveSize int
+	// HasXCRs: the host's CPU has XSAVE and with it extended control registers.
+	HasXCRs bool
 	// MaxVCPUs is the most vCPUs a VM can have here.
 	MaxVCPUs int
 }
@@ -62,7 +64,12 @@ func (s *System) probe() error {
 	if s.MaxVCPUs, err = s.Check(CapMaxVCPUs); err != nil {
 		return err
 	}
-	n, err := s.Check(CapXSave2)
+	n, err := s.Check(CapXCRs)
+	if err != nil {
+		return err
+	}
+	s.HasXCRs = n > 0
+	n, err = s.Check(CapXSave2)
 	if err != nil {
 		return err
 	}

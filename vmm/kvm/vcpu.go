@@ -13,6 +13,7 @@ type VCPU struct {
 	fd        *FD
 	area      []byte
 	xsaveSize int
+	hasXCRs   bool
 }
 
 // Run enters the guest until it needs user space. It returns unix.EINTR, bare, when a signal or
@@ -76,11 +77,22 @@ func (c *VCPU) SetDebugRegs(d *DebugRegs) error {
 	return err
 }
 
-// XCRs reads the extended control registers.
-func (c *VCPU) XCRs() (x XCRs, err error) { _, err = ioctlPtr(c.fd, opGetXCRs, &x); return x, err }
+// XCRs reads the extended control registers. There are none on a host without XSAVE.
+func (c *VCPU) XCRs() (x XCRs, err error) {
+	if c.hasXCRs {
+		_, err = ioctlPtr(c.fd, opGetXCRs, &x)
+	}
+	return x, err
+}
 
-// SetXCRs sets the extended control registers.
-func (c *VCPU) SetXCRs(x *XCRs) error { _, err := ioctlPtr(c.fd, opSetXCRs, x); return err }
+// SetXCRs sets the extended control registers, if there are any.
+func (c *VCPU) SetXCRs(x *XCRs) error {
+	if x.Count == 0 {
+		return nil
+	}
+	_, err := ioctlPtr(c.fd, opSetXCRs, x)
+	return err
+}
 
 // LAPIC reads the local APIC's registers.
 func (c *VCPU) LAPIC() (l LAPIC, err error) { _, err = ioctlPtr(c.fd, opGetLAPIC, &l); return l, err }
@@ -115,7 +127,7 @@ func (c *VCPU) CPUID() ([]CPUIDEntry, error) { return getCPUID(c.fd, opGetCPUID2
 func (c *VCPU) SetCPUID(entries []CPUIDEntry) error {
 	l := &cpuid2{count: uint32(len(entries))}
 	if copy(l.entries[:], entries) < len(entries) {
-		return fmt.Errorf("KVM_SET_CPUID2: %d entries, at most %d fit", len(entries), maxCPUIDEntries)
+		return fmt.Errorf("KVM_SET_CPUID2: %d entries, at most %d fit", len(entries), MaxCPUIDEntries)
 	}
 	_, err := ioctlPtr(c.fd, opSetCPUID2, l)
 	return err

@@ -79,7 +79,7 @@ func (v *VM) CreateVCPU(id int) (*VCPU, error) {
 		fd.Close()
 		return nil, fmt.Errorf("vCPU %d: map kvm_run: %w", id, err)
 	}
-	return &VCPU{fd: fd, area: area, xsaveSize: v.sys.XSaveSize}, nil
+	return &VCPU{fd: fd, area: area, xsaveSize: v.sys.XSaveSize, hasXCRs: v.sys.HasXCRs}, nil
 }
 
 // Close drops the VM's descriptor. The kernel frees the VM when its vCPUs are closed as well.

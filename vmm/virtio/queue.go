@@ -31,8 +31,9 @@ type QueueConfig struct {
 // QueueState is a queue at an instant when no chain is in flight.
 type QueueState struct {
 	QueueConfig
-	// NextAvail is the available-ring index that is taken next; NextUsed the used-ring index.
-	NextAvail, NextUsed uint16
+	// NextAvail is the available-ring index that is taken next; NextUsed the used-ring index that is filled
+	// next; Signalled is NextUsed as of the last decision whether to interrupt.
+	NextAvail, NextUsed, Signalled uint16
 }
 
 // Queue is the device's side of one split virtqueue (virtio 1.2 §2.7). The transport's lock guards it.
@@ -54,11 +55,7 @@ type Queue struct {
 	desc, avail, used []byte
 	availOff          int
 
-	nextAvail, nextUsed uint16
-	// signalled is nextUsed at the last decision about an interrupt. Until haveSignalled, a new or restored
-	// queue interrupts for its first used buffer whatever the guest asked for.
-	signalled     uint16
-	haveSignalled bool
+	nextAvail, nextUsed, signalled uint16 // see QueueState
 
 	err error
 }
@@ -67,7 +64,7 @@ type Queue struct {
 // features are those negotiated.
 func NewQueue(mem Memory, s QueueState, features uint64) (*Queue, error) {
 	q := &Queue{mem: mem, cfg: s.QueueConfig, eventIdx: features&FeatureEventIdx != 0,
-		nextAvail: s.NextAvail, nextUsed: s.NextUsed, signalled: s.NextUsed}
+		nextAvail: s.NextAvail, nextUsed: s.NextUsed, signalled: s.Signalled}
 	if !s.Ready {
 		return q, nil
 	}
@@ -106,7 +103,7 @@ func (q *Queue) resolve() error {
 
 // State is what a restored queue is made of.
 func (q *Queue) State() QueueState {
-	return QueueState{QueueConfig: q.cfg, NextAvail: q.nextAvail, NextUsed: q.nextUsed}
+	return QueueState{QueueConfig: q.cfg, NextAvail: q.nextAvail, NextUsed: q.nextUsed, Signalled: q.signalled}
 }
 
 // Disable stops the queue, as the driver does by writing 0 to QueueReady.
@@ -199,12 +196,12 @@ func (q *Queue) NeedsInterrupt() bool {
 	if !q.usable() || q.signalled == q.nextUsed {
 		return false
 	}
-	last, known := q.signalled, q.haveSignalled
-	q.signalled, q.haveSignalled = q.nextUsed, true
+	last := q.signalled
+	q.signalled = q.nextUsed
 	if !q.eventIdx {
 		return load16(q.avail, q.availOff)&1 == 0
 	}
 	event := load16(q.avail, q.availOff+4+2*int(q.cfg.Size))
 	// virtio 1.2 §2.7.10: interrupt if event lies in [last, nextUsed).
-	return !known || q.nextUsed-event-1 < q.nextUsed-last
+	return q.nextUsed-event-1 < q.nextUsed-last
 }

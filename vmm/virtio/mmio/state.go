@@ -27,18 +27,14 @@ type header struct {
 // Save returns registers, queues and the device's state as of one instant. vCPUs are stopped by then;
 // requests that the device has begun are finished first.
 func (t *Transport) Save() ([]byte, error) {
-	l := (*guard)(t)
-	l.Lock()
-	defer l.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	dev, err := t.dev.Save()
 	if err != nil {
 		return nil, fmt.Errorf("save virtio device of type %d: %w", t.dev.Type(), err)
 	}
-	for i := range t.queues {
-		t.interrupt(i) // what a device still held back to raise it together with more
-	}
 	h := header{Version: stateVersion, Queues: uint8(len(t.configs)), Type: t.dev.Type(), Status: t.status,
-		Interrupts: t.interrupts.Load() | t.raise, DeviceSel: t.deviceSel, DriverSel: t.driverSel, QueueSel: t.queueSel,
+		Interrupts: t.interrupts.Load(), DeviceSel: t.deviceSel, DriverSel: t.driverSel, QueueSel: t.queueSel,
 		DriverFeatures: t.driverFeatures}
 	b, err := binary.Append(nil, binary.LittleEndian, h)
 	if err != nil {

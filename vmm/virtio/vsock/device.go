@@ -37,6 +37,14 @@ const (
 	turn = 64
 )
 
+// Telling the guest that its packets were taken costs it an interrupt, two exits and a work item, only to free
+// memory. All queues share the interrupt, so that news waits for a packet to the guest, but not beyond these.
+const (
+	holdPackets = 32
+	holdBytes   = 256 << 10
+	holdTime    = 50 * time.Millisecond
+)
+
 // Limits bound what one guest's connections cost the host.
 type Limits struct {
 	// MaxConnections is how many may be open at once; further clients get ERR.
@@ -90,7 +98,13 @@ type Device struct {
 	chain    virtio.Chain // of the packet from the guest that is being handled
 	rx       [maxBatch]virtio.Chain
 	iov      [][]byte
-	touched  [3]bool // queues with used buffers that the guest was not told of
+	// touched says that the guest has packets or events it was not told of; held counts its own packets that
+	// were taken without telling it, and their bytes.
+	touched   bool
+	held      int
+	heldBytes uint64
+	heldTimer *time.Timer
+	heldArmed bool
 }
 
 // New returns a device for a guest whose address is cid; 3 is the customary one.
@@ -148,7 +162,7 @@ func (d *Device) Reset() {
 	}
 	d.active, d.backend = false, virtio.Backend{}
 	d.pending, d.resets, d.starved, d.txPaused = nil, nil, nil, false
-	d.reset, d.touched = resetEvent{}, [3]bool{}
+	d.reset, d.touched, d.held, d.heldBytes = resetEvent{}, false, 0, 0
 	d.mu.Lock()
 	d.ready = make(chan struct{})
 	d.mu.Unlock()
@@ -179,12 +193,42 @@ func (d *Device) flush() {
 		return
 	}
 	d.sendControl()
-	for q, touched := range d.touched {
-		if touched {
-			d.touched[q] = false
-			d.backend.Interrupt(q)
-		}
+	if d.touched {
+		d.backend.Interrupt(queueRX)
+		d.backend.Interrupt(queueEvent)
 	}
+	switch {
+	case d.touched && d.held > 0, d.held >= holdPackets, d.heldBytes >= holdBytes:
+		d.release()
+	case d.held > 0 && !d.heldArmed:
+		d.armRelease()
+	}
+	d.touched = false
+}
+
+// release tells the guest of the packets that were taken.
+func (d *Device) release() {
+	d.held, d.heldBytes = 0, 0
+	d.backend.Interrupt(queueTX)
+}
+
+// armRelease makes sure that the guest is told some time. The timer isn't stopped when it is told sooner: one
+// timer that finds nothing to do is cheaper than one for each packet.
+func (d *Device) armRelease() {
+	d.heldArmed = true
+	if d.heldTimer != nil {
+		d.heldTimer.Reset(holdTime)
+		return
+	}
+	lock := d.backend.Lock
+	d.heldTimer = time.AfterFunc(holdTime, func() {
+		lock.Lock()
+		defer lock.Unlock()
+		d.heldArmed = false
+		if d.active && d.held > 0 {
+			d.release()
+		}
+	})
 }
 
 // CloseAll resets every connection, on both sides, and turns away clients that still wait.

@@ -44,7 +44,7 @@ func (d *Device) push(c *virtio.Chain, h header, n uint32) bool {
 		return false
 	}
 	q.Push(c, headerSize+n)
-	d.touched[queueRX] = true
+	d.touched = true
 	d.Stats.PacketsOut.Add(1)
 	d.Stats.BytesOut.Add(uint64(n))
 	return true

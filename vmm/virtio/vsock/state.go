@@ -7,11 +7,11 @@ import (
 	"cella.dev/cella/vmm/virtio"
 )
 
-// stateVersion is the first byte of a saved device. The CID (8 bytes), the next host port (4) and whether
-// the guest has connections (1) follow.
+// stateVersion is the first byte of a saved device. The CID (8 bytes), the next host port (4), whether the guest
+// has connections (1) and whether taken packets are held (1) follow.
 const stateVersion = 1
 
-const stateSize = 1 + 8 + 4 + 1
+const stateSize = 1 + 8 + 4 + 1 + 1
 
 // eventTransportReset tells the driver that all connections are gone and that it must read its CID again.
 const eventTransportReset = 0
@@ -61,7 +61,7 @@ func (d *Device) sendReset(q *virtio.Queue) bool {
 	}
 	d.reset.sent, d.reset.index = true, q.AvailIndex()
 	q.Push(&d.chain, 4)
-	d.touched[queueEvent] = true
+	d.touched = true
 	d.Stats.TransportResets.Add(1)
 	return true
 }
@@ -71,10 +71,15 @@ func (d *Device) sendReset(q *virtio.Queue) bool {
 func (d *Device) Save() ([]byte, error) {
 	b := binary.LittleEndian.AppendUint64([]byte{stateVersion}, d.cid)
 	b = binary.LittleEndian.AppendUint32(b, d.nextPort)
-	if len(d.conns) > 0 || len(d.resets) > 0 || d.reset.wanted {
-		return append(b, 1), nil
+	connected := len(d.conns) > 0 || len(d.resets) > 0 || d.reset.wanted
+	return append(b, boolByte(connected), boolByte(d.held > 0)), nil
+}
+
+func boolByte(b bool) byte {
+	if b {
+		return 1
 	}
-	return append(b, 0), nil
+	return 0
 }
 
 // Restore takes back what Save returned, before Activate.
@@ -91,5 +96,6 @@ func (d *Device) Restore(state []byte) error {
 	}
 	d.nextPort = port
 	d.reset = resetEvent{wanted: state[13] != 0}
+	d.held = int(min(state[14], 1))
 	return nil
 }

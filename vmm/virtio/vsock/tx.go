@@ -27,7 +27,8 @@ func (d *Device) drainTX() {
 		}
 		d.handle(&d.chain)
 		q.Push(&d.chain, 0)
-		d.touched[queueTX] = true
+		d.held++
+		d.heldBytes += d.chain.OutLen()
 		if n%turn == 0 {
 			d.flush()
 			lock.Unlock()
