@@ -39,6 +39,10 @@ e2e: setup
 e2e-sdk: setup
 	scripts/e2e.sh sdk
 
+## e2e-agent: the bare agent on this machine, with each pinned SDK
+e2e-agent: setup
+	scripts/e2e-agent.sh
+
 ## test: every test; ends with one line "N passed, N failed"
 test: setup
 	scripts/test.sh
