@@ -91,7 +91,7 @@ func rootDisk(modules string) buildcache.Step {
 func initramfsModules(modules string) buildcache.Step {
 	return buildcache.Step{
 		Name:   modulesStep,
-		Recipe: fmt.Sprintf("v2 %v %s", bootModules, filepath.Base(modules)),
+		Recipe: fmt.Sprintf("v3 %v %s", bootModules, filepath.Base(modules)),
 		Build: func(ctx context.Context, b *buildcache.Build) error {
 			tree, err := kmod.Open(modules)
 			if err != nil {

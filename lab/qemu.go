@@ -51,7 +51,7 @@ func (o *Options) args(im Images, disks []disk) []string {
 		// No five-level paging: it only makes the nested walk longer.
 		"-cpu", "max,+svm,+npt,la57=off",
 		"-smp", fmt.Sprint(o.CPUs), "-m", fmt.Sprintf("%dM,slots=%d,maxmem=%dM", o.MemoryMiB, len(disks), o.MemoryMiB+128<<10),
-		"-kernel", im.Vmlinuz, "-initrd", fd(initrdFD), "-append", kernelArgs + fmt.Sprintf(" rdinit=%s %s=%d", inside.Path, inside.DisksVariable, len(disks)),
+		"-kernel", im.Vmlinux, "-initrd", fd(initrdFD), "-append", kernelArgs + fmt.Sprintf(" rdinit=%s %s=%d", inside.Path, inside.DisksVariable, len(disks)),
 		"-chardev", fmt.Sprintf("file,id=console,append=on,path=%s", fd(consoleFD)), "-serial", "chardev:console",
 		"-device", "virtio-serial-pci", "-chardev", fmt.Sprintf("socket,id=port,fd=%d", portFD),
 		"-device", "virtserialport,chardev=port,name=" + proto.Port,

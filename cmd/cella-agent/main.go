@@ -3,11 +3,18 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"cella.dev/cella/guest/agent"
 	"cella.dev/cella/guest/agent/accounts"
@@ -39,15 +46,16 @@ func main() {
 	}
 }
 
-// serveDebug runs an agent that is open from the start and leaves the host's clock and disks alone.
+// serveDebug runs an agent that is open from the start and leaves the host's clock and disks alone. A
+// signal ends it, and with it all processes that were started through it.
 func serveDebug(addr string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	a := agent.New(agent.Config{
-		Reaper: reap.New(),
-		Groups: debugGroups(log),
-		Users:  accounts.Open("/etc"),
-		Log:    log,
-	})
+	// What the agent was started with is not for the processes that it starts.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("keep inherited files private: %w", err)
+	}
+	reaper, groups := reap.New(), debugGroups(log)
+	a := agent.New(agent.Config{Reaper: reaper, Groups: groups, Users: accounts.Open("/etc"), Log: log})
 	if err := a.Control(&wire.ControlRequest{Op: wire.OpInit, Init: &wire.Init{SandboxID: "debug_sandbox_id"}}); err != nil {
 		return err
 	}
@@ -55,8 +63,25 @@ func serveDebug(addr string) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w; is another agent running?", addr, err)
 	}
+	stopped, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+	context.AfterFunc(stopped, func() { l.Close() })
 	log.Info("serving", "addr", l.Addr().String())
-	return a.Serve(l)
+	err = a.Serve(l)
+	if groups != nil {
+		closed := groups.Close(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			reaper.WaitAll(ctx) // what is left makes Close fail and say so
+		})
+		if closed != nil {
+			return closed
+		}
+	}
+	if stopped.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // debugGroups uses cgroups where they are writable; process trees are found without them otherwise.

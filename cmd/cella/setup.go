@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"cella.dev/cella/gateway/e2btest"
 	"cella.dev/cella/guest/image"
 	"cella.dev/cella/internal/buildcache"
 	"cella.dev/cella/internal/debian"
@@ -19,7 +22,7 @@ import (
 )
 
 // hostPackages are what set-up and the lab run on this machine.
-var hostPackages = []string{"qemu-system-x86", "mmdebstrap", "e2fsprogs", "xfsprogs", "kmod", "xz-utils", "iproute2", "util-linux"}
+var hostPackages = []string{"qemu-system-x86", "mmdebstrap", "e2fsprogs", "xfsprogs", "cpio", "kmod", "xz-utils", "iproute2", "util-linux"}
 
 func newSetupCommand() *cobra.Command {
 	var asJSON bool
@@ -62,6 +65,11 @@ func setup(ctx context.Context, c *buildcache.Cache) error {
 	if err != nil {
 		return err
 	}
+	for _, step := range []buildcache.Step{e2btest.NodeBinary(ctx), e2btest.SDK()} {
+		if _, err := c.Ensure(ctx, step); err != nil {
+			return err
+		}
+	}
 	return lab.Ensure(ctx, c, lab.Ingredients{
 		Kernel: c.Path("kernel"),
 		State: map[string]string{
@@ -69,6 +77,7 @@ func setup(ctx context.Context, c *buildcache.Cache) error {
 			"assets/vmlinuz":     assets.Vmlinuz,
 			"assets/modules":     assets.Modules,
 			"assets/rootfs.ext4": assets.Rootfs,
+			"sdk/node_modules":   e2btest.Modules(c),
 		},
 	})
 }
@@ -76,7 +85,12 @@ func setup(ctx context.Context, c *buildcache.Cache) error {
 // installPackages installs what is missing on this machine. What dpkg says is the truth, so the step's recipe is
 // the list of what is missing.
 func installPackages(ctx context.Context, c *buildcache.Cache) error {
-	absent, err := debian.Missing(ctx, hostPackages)
+	wanted := hostPackages
+	if _, err := exec.LookPath("npm"); err != nil {
+		// Only then: on a machine with npm from elsewhere, Debian's would get in its way.
+		wanted = append(slices.Clone(wanted), "npm")
+	}
+	absent, err := debian.Missing(ctx, wanted)
 	if err != nil {
 		return err
 	}
@@ -105,4 +119,16 @@ func progressJSON(w io.Writer) func(buildcache.Event) {
 	return func(e buildcache.Event) {
 		enc.Encode(e) // Nobody left to tell if standard output is gone.
 	}
+}
+
+// setupIfNeeded sets up when the guest's ingredients are missing.
+func setupIfNeeded(ctx context.Context) error {
+	if _, err := image.Locate(); err == nil {
+		return nil
+	}
+	dir, err := buildcache.DefaultDir()
+	if err != nil {
+		return err
+	}
+	return setup(ctx, &buildcache.Cache{Dir: dir, Report: progressLines(os.Stderr)})
 }

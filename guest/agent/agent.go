@@ -2,6 +2,7 @@
 // the host's control operations, and forwards connections to the sandbox's own ports.
 //
 //	host                                   guest
+//	gateway ──vsock 49983── HTTP: process.Process, filesystem.Filesystem, /files …
 //	node    ──vsock 1024─── ping, init, freeze, shutdown
 //	gateway ──vsock 1025─── any TCP port on 127.0.0.1
 //
@@ -18,6 +19,7 @@ import (
 
 	"cella.dev/cella/guest/agent/accounts"
 	"cella.dev/cella/guest/agent/cgroup"
+	"cella.dev/cella/guest/agent/files"
 	"cella.dev/cella/guest/agent/identity"
 	"cella.dev/cella/guest/agent/process"
 	"cella.dev/cella/guest/agent/reap"
@@ -52,6 +54,7 @@ func New(cfg Config) *Agent {
 	a := &Agent{cfg: cfg, ident: identity.NewStore(cfg.Users)}
 	mux := http.NewServeMux()
 	process.NewService(cfg.Reaper, cfg.Groups, a.ident).Register(mux)
+	files.NewService(a.ident).Register(mux)
 	a.registerHost(mux)
 	a.server = &http.Server{
 		Handler:           a.gate.guard(allowCORS(a.authorize(mux))),

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"runtime/debug"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,9 +21,8 @@ const (
 	maxControlBytes = 1 << 20
 	// controlTimeout bounds reading a request and writing its reply.
 	controlTimeout = 30 * time.Second
-	// freezeTimeout bounds how long user processes may take to stop, warmTimeout the warming command.
+	// freezeTimeout bounds how long user processes may take to stop.
 	freezeTimeout = 2 * time.Second
-	warmTimeout   = 20 * time.Second
 )
 
 // ServeControl takes control connections, one request each, until l is closed.
@@ -78,7 +75,7 @@ func (a *Agent) Control(req *wire.ControlRequest) error {
 		}
 		return a.init(req.Init)
 	case wire.OpFreeze:
-		return a.freeze(req.Warm)
+		return a.freeze(req.DropCaches)
 	case wire.OpShutdown:
 		if a.cfg.Machine == nil {
 			return errors.New("shutdown: this agent does not own its machine")
@@ -119,25 +116,14 @@ func (a *Agent) init(in *wire.Init) error {
 	return nil
 }
 
-// freeze brings the machine to a state that is worth keeping: nothing half-written, nothing in memory
-// that the disk holds too, no connection that would be dead on the other side.
-func (a *Agent) freeze(warm []string) error {
+// freeze brings the machine to a state that is worth keeping: nothing half-written, no garbage, no
+// connection that would be dead on the other side.
+func (a *Agent) freeze(dropCaches bool) error {
 	a.control.Lock()
 	defer a.control.Unlock()
 	a.gate.open.Store(false)
 	a.server.SetKeepAlivesEnabled(false) // closes idle connections
 	a.server.SetKeepAlivesEnabled(true)
-	m := a.cfg.Machine
-	if m != nil {
-		if err := m.dropCaches(); err != nil {
-			return fmt.Errorf("freeze: %w", err)
-		}
-	}
-	if len(warm) > 0 {
-		if err := a.warm(warm); err != nil {
-			return fmt.Errorf("freeze: warm with %q: %w", warm[0], err)
-		}
-	}
 	if a.cfg.Groups != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), freezeTimeout)
 		defer cancel()
@@ -146,37 +132,15 @@ func (a *Agent) freeze(warm []string) error {
 			return err
 		}
 	}
-	if m != nil {
-		unix.Sync()
-	}
 	debug.FreeOSMemory()
-	return nil
-}
-
-// warm runs a command for what it leaves in the page cache. Its exit code doesn't matter.
-func (a *Agent) warm(argv []string) error {
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer null.Close()
-	fd := null.Fd()
-	child, err := a.cfg.Reaper.Start(argv[0], argv, &syscall.ProcAttr{
-		Dir: "/", Files: []uintptr{fd, fd, fd}, Sys: &syscall.SysProcAttr{Setsid: true},
-		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root"},
-	})
-	if err != nil {
-		return err
-	}
-	timer := time.NewTimer(warmTimeout)
-	defer timer.Stop()
-	select {
-	case <-child.Done():
+	if a.cfg.Machine == nil {
 		return nil
-	case <-timer.C:
-		a.cfg.Reaper.SignalGroup(child, syscall.SIGKILL)
-		return fmt.Errorf("not done after %s", warmTimeout)
 	}
+	unix.Sync()
+	if dropCaches {
+		return a.cfg.Machine.dropCaches()
+	}
+	return nil
 }
 
 // bootNano is the time since the kernel's boot in nanoseconds.

@@ -88,9 +88,9 @@ func (m *Machine) nameSandbox(id identity.Identity) error {
 	return nil
 }
 
-// dropCaches frees what can be read from the disk again (Documentation/admin-guide/sysctl/vm.rst).
+// dropCaches frees what can be read from the disk again; what isn't written yet stays, so sync first
+// (Documentation/admin-guide/sysctl/vm.rst).
 func (m *Machine) dropCaches() error {
-	unix.Sync()
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200); err != nil {
 		return fmt.Errorf("drop caches: %w", err)
 	}

@@ -101,7 +101,7 @@ var guestModules = []string{
 func Modules(c *buildcache.Cache) buildcache.Step {
 	return buildcache.Step{
 		Name:   modulesStep,
-		Recipe: fmt.Sprintf("v2 %v %s", guestModules, kernelVersion(c)),
+		Recipe: fmt.Sprintf("v3 %v %s", guestModules, kernelVersion(c)),
 		Build: func(ctx context.Context, b *buildcache.Build) error {
 			tree, err := OpenModules(c)
 			if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -21,45 +22,49 @@ type Build struct {
 // Progress tells the user what the build is doing now.
 func (b *Build) Progress(format string, args ...any) { b.report(fmt.Sprintf(format, args...)) }
 
-// Run runs a command in b.Dir with low priority; what it prints goes to the step's log. An error carries the
-// last lines it printed.
+// Run runs a command in b.Dir; what it prints goes to the step's log as it comes. An error carries the last lines
+// of it.
 func (b *Build) Run(ctx context.Context, name string, args ...string) error {
-	_, err := b.run(ctx, name, args)
-	return err
+	return b.run(ctx, b.log, name, args)
 }
 
-// Output is Run for a command whose standard output is wanted.
+// Output is Run for a command whose standard output is wanted; only the rest goes to the log.
 func (b *Build) Output(ctx context.Context, name string, args ...string) (string, error) {
-	return b.run(ctx, name, args)
+	var stdout bytes.Buffer
+	err := b.run(ctx, &stdout, name, args)
+	return stdout.String(), err
 }
 
-func (b *Build) run(ctx context.Context, name string, args []string) (string, error) {
+func (b *Build) run(ctx context.Context, stdout io.Writer, name string, args []string) error {
 	fmt.Fprintf(b.log, "+ %s %s\n", name, strings.Join(args, " "))
+	start, err := b.log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = b.Dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
+	cmd.Stdout, cmd.Stderr = stdout, b.log
 	// A group of its own, so that a cancelled build takes the helpers of its command with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	var stdout, both bytes.Buffer
-	cmd.Stdout = &tee{&stdout, &both}
-	cmd.Stderr = &both
-	err := cmd.Run()
-	b.log.Write(both.Bytes())
-	if err != nil {
-		return "", fmt.Errorf("%s: %w\n%s", name, err, lastLines(both.String(), 12))
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", name, err, lastLines(b.log, start, 12))
 	}
-	return stdout.String(), nil
+	return nil
 }
 
-type tee struct{ a, b *bytes.Buffer }
-
-func (t *tee) Write(p []byte) (int, error) {
-	t.a.Write(p)
-	return t.b.Write(p)
-}
-
-func lastLines(s string, n int) string {
-	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
+// lastLines is the end of what f holds from offset start on.
+func lastLines(f *os.File, start int64, n int) string {
+	const enough = 8 << 10
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return ""
+	}
+	text := make([]byte, min(end-start, enough))
+	if _, err := f.ReadAt(text, end-int64(len(text))); err != nil {
+		return ""
+	}
+	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

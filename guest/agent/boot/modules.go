@@ -33,7 +33,11 @@ func loadModule(path string) error {
 		return fmt.Errorf("load module: %w", err)
 	}
 	defer f.Close()
-	if err := unix.FinitModule(int(f.Fd()), "", 0); err != nil && !errors.Is(err, unix.EEXIST) {
+	flags := 0
+	if filepath.Ext(path) != ".ko" {
+		flags = unix.MODULE_INIT_COMPRESSED_FILE // the kernel unpacks it itself (CONFIG_MODULE_DECOMPRESS)
+	}
+	if err := unix.FinitModule(int(f.Fd()), "", flags); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("load module %s: %w", path, err)
 	}
 	return nil

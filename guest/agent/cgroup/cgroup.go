@@ -157,6 +157,28 @@ func (g *Group) Release() {
 	}
 }
 
+// Close kills every process in the parent's groups and removes the groups. wait must return when the
+// killed have been reaped.
+func (p *Parent) Close(wait func()) error {
+	if err := write(filepath.Join(p.dir, "cgroup.kill"), "1"); err != nil {
+		return fmt.Errorf("close cgroups: %w", err)
+	}
+	wait()
+	groups, err := filepath.Glob(filepath.Join(p.dir, "*", "cgroup.procs"))
+	if err != nil {
+		return fmt.Errorf("close cgroups: %w", err)
+	}
+	for _, procs := range groups {
+		if err := os.Remove(filepath.Dir(procs)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("close cgroups: %w", err)
+		}
+	}
+	if err := os.Remove(p.dir); err != nil {
+		return fmt.Errorf("close cgroups: %w", err)
+	}
+	return nil
+}
+
 // Freeze stops every user process, and returns when the kernel says that all have stopped.
 func (p *Parent) Freeze(ctx context.Context) error {
 	events, err := os.Open(filepath.Join(p.dir, "cgroup.events"))

@@ -27,8 +27,6 @@ const (
 	keepEnded = 30 * time.Second
 	// maxEnded bounds how many are kept.
 	maxEnded = 1024
-	// defaultKeepAlive is used when the client asks for no interval of its own.
-	defaultKeepAlive = 90 * time.Second
 	// stallLimit is how long a subscriber may hold the process up by not reading before it is cut off.
 	stallLimit = 10 * time.Second
 )

@@ -2,21 +2,11 @@ package process
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"cella.dev/cella/guest/agent/e2b"
 	"cella.dev/cella/guest/agent/rpc"
 )
-
-// keepAliveOf is the interval that a client wants idle streams to be pinged at.
-func keepAliveOf(call *rpc.Call) time.Duration {
-	n, err := strconv.Atoi(call.Header.Get("Keepalive-Ping-Interval"))
-	if err != nil || n <= 0 || n > 3600 {
-		return defaultKeepAlive
-	}
-	return time.Duration(n) * time.Second
-}
 
 // stream sends a process's events to one subscriber: start, then data, then end. It returns early when
 // the client leaves, its deadline passes, or it is too slow; the process goes on.
@@ -27,7 +17,7 @@ func (p *proc) stream(ctx context.Context, call *rpc.Call, sub *subscriber, out 
 		ctx, cancel = context.WithTimeout(ctx, call.Timeout)
 		defer cancel()
 	}
-	interval := keepAliveOf(call)
+	interval := call.KeepAlive()
 	ping := time.NewTimer(interval)
 	defer ping.Stop()
 

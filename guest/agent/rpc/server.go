@@ -19,6 +19,18 @@ type Call struct {
 	Timeout time.Duration
 }
 
+// defaultKeepAlive is used when the client asks for no interval of its own.
+const defaultKeepAlive = 90 * time.Second
+
+// KeepAlive is how often the client wants an idle stream to be pinged (Keepalive-Ping-Interval, seconds).
+func (c *Call) KeepAlive() time.Duration {
+	n, err := strconv.Atoi(c.Header.Get("Keepalive-Ping-Interval"))
+	if err != nil || n <= 0 || n > 3600 {
+		return defaultKeepAlive
+	}
+	return time.Duration(n) * time.Second
+}
+
 // callOf reads a request's protocol headers.
 func callOf(r *http.Request) (*Call, error) {
 	call := &Call{Header: r.Header}
