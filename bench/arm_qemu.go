@@ -21,6 +21,7 @@ import (
 
 	"cella.dev/cella/bench/e2b"
 	"cella.dev/cella/guest/wire"
+	"cella.dev/cella/reports"
 )
 
 // DefaultAppend is the guest kernel's command line under QEMU: that of cella's own guests, and no KASLR, with
@@ -119,6 +120,7 @@ func (w *qemuWork) createExec(ctx context.Context) (Sample, error) {
 	if err != nil {
 		return sample, err
 	}
+	sample.Phases = []reports.PhaseSample{{Name: "boot", Duration: sample.Total}, {Name: "exec", Duration: took}}
 	sample.Total += took
 	kill := sample.Release
 	sample.Release = func() error {
