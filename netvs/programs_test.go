@@ -399,7 +399,7 @@ func TestNoPolicyOpensBlockedRanges(t *testing.T) {
 	)
 	b.check(t, b.FromGuest, 0, cases)
 
-	if err := block(b.Blocked, nil, []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16")}); err != nil {
+	if err := block(b.Blocked, neverReached, []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16")}); err != nil {
 		t.Fatal(err)
 	}
 	b.check(t, b.FromGuest, 0, []packetCase{
@@ -407,6 +407,10 @@ func TestNoPolicyOpensBlockedRanges(t *testing.T) {
 			fromGuest(ip4(header{src: hostSide, dst: "10.20.3.4", protocol: TCP}, tcp(hostSide, "10.20.3.4", 1000, 80, 2, nil)))),
 		refuse("beside what the operator opened", DropBlocked, to("10.21.0.0")),
 	})
+	if err := block(b.Blocked, neverReached, nil); err != nil {
+		t.Fatal(err)
+	}
+	b.check(t, b.FromGuest, 0, []packetCase{refuse("closed again", DropBlocked, to("10.20.3.4"))})
 }
 
 // lastOf is the last address of a prefix.
