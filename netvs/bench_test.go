@@ -22,7 +22,7 @@ func BenchmarkFromGuest(b *testing.B) {
 	for _, n := range []int{0, 10, 4000} {
 		b.Run(fmt.Sprintf("rules=%d", n), func(b *testing.B) {
 			s := newBench(b)
-			s.attach(b, manyRules(n), hasDNS)
+			s.attach(b, manyRules(n))
 			_, d, err := s.FromGuest.Benchmark(probe(world, TCP, 443), b.N, nil)
 			if err != nil {
 				b.Fatal(err)

@@ -27,11 +27,12 @@ type Network struct {
 	mu      sync.Mutex // guards what follows
 	closed  bool
 	ready   []*tap
-	back    []*tap              // given back, to be made ready again
-	free    []int               // slots without a tap, the longest unused first
-	used    map[uint32]*Sandbox // by epoch
-	orphans map[string]int      // taps of a former process that nobody has claimed yet: name → slot
-	epoch   uint32              // last one given
+	back    []*tap                  // given back, to be made ready again
+	free    []int                   // slots without a tap, the longest unused first
+	used    map[uint32]*Sandbox     // by epoch
+	byAddr  map[netip.Addr]*Sandbox // the same by host-side address
+	orphans map[string]int          // taps of a former process that nobody has claimed yet: name → slot
+	epoch   uint32                  // last one given
 }
 
 // Open takes the host's part of the network into use: the address range, the rule set, programs and maps. What a
@@ -50,7 +51,7 @@ func Open(cfg Config) (*Network, error) {
 		return nil, err
 	}
 	n := &Network{
-		cfg: cfg, used: make(map[uint32]*Sandbox), orphans: make(map[string]int),
+		cfg: cfg, used: make(map[uint32]*Sandbox), byAddr: make(map[netip.Addr]*Sandbox), orphans: make(map[string]int),
 		refill: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	if err := n.setUp(); err != nil {

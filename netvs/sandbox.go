@@ -3,8 +3,10 @@ package netvs
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -19,10 +21,13 @@ type Sandbox struct {
 	net *Network
 	tap *tap
 
+	questions questions
+
 	mu     sync.Mutex // guards what follows, and the tap's live trie
 	closed bool
 	state  tapSandbox
 	policy *Policy
+	pins   map[netip.Addr]pinned
 }
 
 // Attach gives the sandbox a tap with the policy in force before the first packet can pass. A ready tap costs two map
@@ -38,8 +43,9 @@ func (n *Network) Attach(id string, p *Policy) (*Sandbox, error) {
 	}
 	n.mu.Lock()
 	n.epoch++
-	s := &Sandbox{ID: id, net: n, tap: t, state: tapSandbox{Epoch: n.epoch, HostAddr: networkOrder(t.addr)}}
-	n.used[s.state.Epoch] = s
+	s := &Sandbox{ID: id, net: n, tap: t, pins: make(map[netip.Addr]pinned)}
+	s.state = tapSandbox{Epoch: n.epoch, HostAddr: networkOrder(t.addr)}
+	n.used[s.state.Epoch], n.byAddr[t.addr] = s, s
 	n.mu.Unlock()
 	if err := s.apply(p, entries); err != nil {
 		return nil, errors.Join(fmt.Errorf("attach sandbox %s: %w", id, err), s.Close())
@@ -72,7 +78,7 @@ func (n *Network) Adopt(id, tapName string, p *Policy) (*Sandbox, error) {
 		return nil, fmt.Errorf("adopt sandbox %s: %w", id, err)
 	}
 	n.mu.Lock()
-	n.used[s.state.Epoch] = s
+	n.used[s.state.Epoch], n.byAddr[s.tap.addr] = s, s
 	n.mu.Unlock()
 	return s, nil
 }
@@ -82,7 +88,7 @@ func (n *Network) adoptTap(id, name string, slot int) (*Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sandbox{ID: id, net: n, tap: t}
+	s := &Sandbox{ID: id, net: n, tap: t, pins: make(map[netip.Addr]pinned)}
 	if err := n.objects.Sandboxes.Lookup(uint32(t.index), &s.state); err != nil {
 		return nil, fmt.Errorf("read the state of tap %s: %w", name, err)
 	}
@@ -90,7 +96,7 @@ func (n *Network) adoptTap(id, name string, slot int) (*Sandbox, error) {
 		return nil, fmt.Errorf("tap %s has no sandbox", name)
 	}
 	t.live.live = s.state.Policy - t.live.first
-	return s, t.live.prepare(n.objects.Policies)
+	return s, errors.Join(s.inheritPins(), t.live.prepare(n.objects.Policies))
 }
 
 // reopen finds what there is of a tap: the device and the pinned links.
@@ -166,11 +172,16 @@ func (s *Sandbox) apply(p *Policy, entries []entry) error {
 	if err := s.write(next); err != nil {
 		return err
 	}
+	changed := s.policy != nil
 	s.policy = p
-	if len(entries) > 0 {
-		return s.tap.live.flip(s.net.objects.Policies)
+	var errs []error
+	if changed {
+		errs = append(errs, s.reviewPins())
 	}
-	return nil
+	if len(entries) > 0 {
+		errs = append(errs, s.tap.live.flip(s.net.objects.Policies))
+	}
+	return errors.Join(errs...)
 }
 
 // write changes what the programs know of the sandbox, in place and under the entry's lock.
@@ -209,10 +220,12 @@ func (s *Sandbox) Close() error {
 	}
 	s.closed = true
 	epoch := s.state.Epoch
-	err := s.write(tapSandbox{})
+	err := s.unpin(slices.Collect(maps.Keys(s.pins)))
+	err = errors.Join(s.write(tapSandbox{}), err)
 	s.mu.Unlock()
 	s.net.mu.Lock()
 	delete(s.net.used, epoch)
+	delete(s.net.byAddr, s.tap.addr)
 	s.net.back = append(s.net.back, s.tap)
 	s.net.mu.Unlock()
 	s.net.askForTaps()
@@ -235,4 +248,11 @@ func (s *Sandbox) leave() error {
 		errs = append(errs, s.tap.file.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// sandboxAt finds the sandbox with a host-side address; nil if there is none.
+func (n *Network) sandboxAt(addr netip.Addr) *Sandbox {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.byAddr[addr]
 }

@@ -15,6 +15,8 @@ type Stats struct {
 	BytesOut, BytesIn uint64
 	// EventsDropped were denied packets too many to report one by one.
 	EventsDropped uint64
+	// NamesAnswered and NamesRefused are questions to the resolver, since this process knows the sandbox.
+	NamesAnswered, NamesRefused uint64
 }
 
 // Dropped is the number of packets that went nowhere.
@@ -35,6 +37,7 @@ func (s *Sandbox) Stats() (Stats, error) {
 		return Stats{}, fmt.Errorf("read the counters of sandbox %s: %w", s.ID, err)
 	}
 	sum := Stats{Packets: make(map[Reason]uint64)}
+	sum.NamesAnswered, sum.NamesRefused = s.questions.answered.Load(), s.questions.refused.Load()
 	for _, c := range perCPU {
 		for r, n := range c.Packets {
 			if n > 0 {
