@@ -22,7 +22,7 @@ type Network struct {
 	refill  chan struct{} // asks the pool's goroutine for taps
 	closing chan struct{}
 	done    chan struct{}  // the pool's goroutine has ended
-	readers sync.WaitGroup // calls of Events
+	readers sync.WaitGroup // calls of Events, and what follows the host's addresses
 
 	mu      sync.Mutex // guards what follows
 	closed  bool
@@ -56,6 +56,9 @@ func Open(cfg Config) (*Network, error) {
 	}
 	if err := n.setUp(); err != nil {
 		return nil, err
+	}
+	if err := n.followHostAddrs(); err != nil {
+		return nil, errors.Join(err, n.objects.Close())
 	}
 	go n.keepPoolFull()
 	return n, nil
@@ -92,6 +95,23 @@ func (n *Network) blockRanges() error {
 		return err
 	}
 	return block(n.objects.Blocked, append(append(own, neverReached...), n.cfg.Range), n.cfg.Open)
+}
+
+// followHostAddrs blocks addresses that the host gets later. The rule set keeps sandboxes from the host's services in
+// any case; this keeps them out before the kernel looks at the packet.
+func (n *Network) followHostAddrs() error {
+	updates := make(chan netlink.AddrUpdate, 64)
+	if err := netlink.AddrSubscribe(updates, n.closing); err != nil {
+		return fmt.Errorf("follow the host's addresses: %w", err)
+	}
+	n.readers.Go(func() {
+		for range updates { // ends when closing does
+			if err := n.blockRanges(); err != nil {
+				slog.Error("could not block the host's new addresses; the rule set still does", "error", err)
+			}
+		}
+	})
+	return nil
 }
 
 // findOrphans gives the taps of a former process the programs of this one, and knows the other slots as free.

@@ -244,6 +244,30 @@ func TestNoSandboxReachesAnotherOrTheHost(t *testing.T) {
 	}
 }
 
+func TestNewAddressesOfTheHostAreBlocked(t *testing.T) {
+	_, n := newWorld(t), newNetwork(t)
+	events := deniedOf(t, n)
+	g := attachGuest(t, n, "a", &Policy{Internet: true})
+	if err := addAddr("up0", "192.0.2.99/32"); err != nil {
+		t.Fatal(err)
+	}
+	// Until the network has heard of it too, the rule set drops the packets, and nobody tells: so go on asking.
+	c := g.mustDial(t, "udp4", "192.0.2.99:22")
+	for {
+		c.Write([]byte("let me in"))
+		select {
+		case d := <-events:
+			if d.Reason != DropBlocked || d.To.Addr().String() != "192.0.2.99" {
+				t.Errorf("denied %+v", d)
+			}
+			return
+		case <-time.After(10 * time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal("never blocked")
+		}
+	}
+}
+
 // hostNamespace is that of the tests.
 func hostNamespace(tb testing.TB) int {
 	tb.Helper()
