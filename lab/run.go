@@ -32,7 +32,7 @@ func (o *Options) environment() []string {
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=/root", "USER=root", "LOGNAME=root", "LANG=C.UTF-8", "TERM=" + term(),
 		// Programs that report figures say by which clock they were taken.
-		"CELLA_LAB=1", "CELLA_LAB_CLOCK=" + string(o.Clock),
+		"CELLA_LAB=1", "CELLA_LAB_CLOCK=" + string(o.Clock), "CELLA_ASSETS=/var/lib/cella/assets",
 	}
 	return append(env, o.Env...)
 }

@@ -27,6 +27,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newLabCommand(), newSetupCommand())
+	root.AddCommand(newBenchCommand(), newDoctorCommand(), newKeysCommand(), newLabCommand(), newRunCommand(), newServeCommand(),
+		newSetupCommand(), newTemplateCommand(), newUpCommand(), newVMMCommand())
 	return root
 }

@@ -120,3 +120,15 @@ func progressJSON(w io.Writer) func(buildcache.Event) {
 		enc.Encode(e) // Nobody left to tell if standard output is gone.
 	}
 }
+
+// setupIfNeeded sets up when the guest's ingredients are missing.
+func setupIfNeeded(ctx context.Context) error {
+	if _, err := image.Locate(); err == nil {
+		return nil
+	}
+	dir, err := buildcache.DefaultDir()
+	if err != nil {
+		return err
+	}
+	return setup(ctx, &buildcache.Cache{Dir: dir, Report: progressLines(os.Stderr)})
+}
