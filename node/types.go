@@ -37,6 +37,25 @@ type CreateRequest struct {
 	Secure bool
 	// AllowInternet is nil where the caller did not say.
 	AllowInternet *bool
+	// Cold boots the template's kernel and disk instead of restoring its snapshot.
+	Cold bool
+}
+
+// Template describes what sandboxes are made from.
+type Template struct {
+	// ID is 20 characters of [a-z0-9]; Alias is the name that people use. Both work in CreateRequest.
+	ID    string `json:"id"`
+	Alias string `json:"alias"`
+	// BuildID is a UUID, new for each build.
+	BuildID      string    `json:"buildID"`
+	CreatedAt    time.Time `json:"createdAt"`
+	CPUCount     int       `json:"cpuCount"`
+	MemoryMB     int       `json:"memoryMB"`
+	DiskSizeMB   int       `json:"diskSizeMB"`
+	AgentVersion string    `json:"agentVersion"`
+	// DefaultUser and DefaultWorkdir apply to calls to the agent that name none.
+	DefaultUser    string `json:"defaultUser"`
+	DefaultWorkdir string `json:"defaultWorkdir"`
 }
 
 // Sandbox describes one sandbox. It is a value: a copy taken under the node's lock.
@@ -62,7 +81,7 @@ type Sandbox struct {
 
 // Phase is one part of a create.
 type Phase struct {
-	// Name is claim, disk, restore or handshake.
+	// Name is claim, disk, restore (or boot) or handshake.
 	Name     string
 	Duration time.Duration
 }

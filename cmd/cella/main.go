@@ -2,15 +2,19 @@
 package main
 
 import (
-	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"cella.dev/cella/lab/inside"
 )
 
 func main() {
+	if os.Args[0] == inside.Path {
+		inside.Main() // Started by the lab's kernel, which adds words of its own to the arguments.
+	}
 	if err := newRoot().Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "cella: "+err.Error())
+		printError(os.Stderr, err)
 		os.Exit(exitCode(err))
 	}
 }
@@ -23,6 +27,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand()
+	root.AddCommand(newBenchCommand(), newDoctorCommand(), newKeysCommand(), newLabCommand(), newRunCommand(), newServeCommand(),
+		newSetupCommand(), newTemplateCommand(), newUpCommand(), newVMMCommand())
 	return root
 }

@@ -24,7 +24,8 @@ type Op string
 const (
 	// OpPing asks whether the agent is up. It changes nothing.
 	OpPing Op = "ping"
-	// OpFreeze prepares for a snapshot: filesystems synced, caches dropped, user code refused until OpInit.
+	// OpFreeze prepares for a snapshot: user processes stopped, filesystems synced, caches dropped if asked.
+	// User processes stay stopped and user calls refused until OpInit.
 	OpFreeze Op = "freeze"
 	// OpInit is the handshake after a boot or restore: entropy, then clock, then identity, and only
 	// then user code.
@@ -37,6 +38,9 @@ const (
 type ControlRequest struct {
 	Op   Op    `json:"op"`
 	Init *Init `json:"init,omitempty"`
+	// DropCaches, with OpFreeze, gives up the page cache. A template keeps it: all its clones share it. A
+	// sandbox that is paused may do without, and its snapshot is smaller then.
+	DropCaches bool `json:"dropCaches,omitempty"`
 }
 
 // Init carries what makes a clone unique and usable.

@@ -29,7 +29,9 @@ type Device interface {
 	// Activate is called once when the driver sets DRIVER_OK, and after a restore of an active device.
 	// The backend stays valid until Reset.
 	Activate(b Backend) error
-	// Notify says that the guest made buffers available on a queue.
+	// Notify says that the guest made buffers available on a queue. A device with much to do releases
+	// Backend.Lock and takes it again now and then, so that others get their turn; it may have been reset
+	// meanwhile.
 	Notify(queue int)
 	// Reset returns the device to its state before Activate.
 	Reset()

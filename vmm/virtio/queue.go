@@ -31,8 +31,9 @@ type QueueConfig struct {
 // QueueState is a queue at an instant when no chain is in flight.
 type QueueState struct {
 	QueueConfig
-	// NextAvail is the available-ring index that is taken next; NextUsed the used-ring index.
-	NextAvail, NextUsed uint16
+	// NextAvail is the available-ring index that is taken next; NextUsed the used-ring index that is filled
+	// next; Signalled is NextUsed as of the last decision whether to interrupt.
+	NextAvail, NextUsed, Signalled uint16
 }
 
 // Queue is the device's side of one split virtqueue (virtio 1.2 §2.7). The transport's lock guards it.
@@ -54,11 +55,7 @@ type Queue struct {
 	desc, avail, used []byte
 	availOff          int
 
-	nextAvail, nextUsed uint16
-	// signalled is nextUsed at the last decision about an interrupt. Until haveSignalled, a new or restored
-	// queue interrupts for its first used buffer whatever the guest asked for.
-	signalled     uint16
-	haveSignalled bool
+	nextAvail, nextUsed, signalled uint16 // see QueueState
 
 	err error
 }
@@ -67,7 +64,7 @@ type Queue struct {
 // features are those negotiated.
 func NewQueue(mem Memory, s QueueState, features uint64) (*Queue, error) {
 	q := &Queue{mem: mem, cfg: s.QueueConfig, eventIdx: features&FeatureEventIdx != 0,
-		nextAvail: s.NextAvail, nextUsed: s.NextUsed, signalled: s.NextUsed}
+		nextAvail: s.NextAvail, nextUsed: s.NextUsed, signalled: s.Signalled}
 	if !s.Ready {
 		return q, nil
 	}
@@ -106,7 +103,7 @@ func (q *Queue) resolve() error {
 
 // State is what a restored queue is made of.
 func (q *Queue) State() QueueState {
-	return QueueState{QueueConfig: q.cfg, NextAvail: q.nextAvail, NextUsed: q.nextUsed}
+	return QueueState{QueueConfig: q.cfg, NextAvail: q.nextAvail, NextUsed: q.nextUsed, Signalled: q.signalled}
 }
 
 // Disable stops the queue, as the driver does by writing 0 to QueueReady.
@@ -114,6 +111,9 @@ func (q *Queue) Disable() { q.cfg.Ready = false }
 
 // Err is why the queue stopped, or nil.
 func (q *Queue) Err() error { return q.err }
+
+// Fail stops the queue for what a device found wrong with a chain, as if the ring were malformed.
+func (q *Queue) Fail(err error) { q.fail("%w", err) }
 
 func (q *Queue) fail(format string, args ...any) {
 	if q.err == nil {
@@ -155,8 +155,8 @@ func (q *Queue) Pop(c *Chain) bool {
 	return true
 }
 
-// Unpop gives back the chain that was popped last, untouched. Nothing may have been popped or pushed since.
-func (q *Queue) Unpop() { q.nextAvail-- }
+// Unpop gives back the n chains that were popped last, untouched. They are popped again in the same order.
+func (q *Queue) Unpop(n int) { q.nextAvail -= uint16(n) }
 
 // Push returns a chain to the driver, n bytes of its writable part written.
 func (q *Queue) Push(c *Chain, n uint32) {
@@ -171,16 +171,23 @@ func (q *Queue) Push(c *Chain, n uint32) {
 	store32(q.used, 0, uint32(q.nextUsed)<<16)
 }
 
-// Rearm asks the driver to notify about the next chain, and reports whether one came in the meantime.
-func (q *Queue) Rearm() bool {
+// Rearm asks the driver to notify when it makes the chain available that is popped next, and reports whether
+// it already has.
+func (q *Queue) Rearm() bool { return q.rearm(q.nextAvail) }
+
+// RearmAfter asks the driver to notify when its available index moves past n, and reports whether it already
+// has. With AvailIndex as n, the next addition notifies even if earlier chains still wait.
+func (q *Queue) RearmAfter(n uint16) bool { return q.rearm(n) }
+
+func (q *Queue) rearm(event uint16) bool {
 	if !q.usable() {
 		return false
 	}
-	if q.eventIdx && !store16(q.used, 4+8*int(q.cfg.Size), q.nextAvail) {
+	if q.eventIdx && !store16(q.used, 4+8*int(q.cfg.Size), event) {
 		q.fail("the word of avail_event is being overwritten")
 		return false
 	}
-	return q.available() != 0
+	return q.available() != 0 && q.AvailIndex() != event
 }
 
 // NeedsInterrupt decides whether the driver wants to hear of what was pushed since the last decision. It is
@@ -189,12 +196,12 @@ func (q *Queue) NeedsInterrupt() bool {
 	if !q.usable() || q.signalled == q.nextUsed {
 		return false
 	}
-	last, known := q.signalled, q.haveSignalled
-	q.signalled, q.haveSignalled = q.nextUsed, true
+	last := q.signalled
+	q.signalled = q.nextUsed
 	if !q.eventIdx {
 		return load16(q.avail, q.availOff)&1 == 0
 	}
 	event := load16(q.avail, q.availOff+4+2*int(q.cfg.Size))
 	// virtio 1.2 §2.7.10: interrupt if event lies in [last, nextUsed).
-	return !known || q.nextUsed-event-1 < q.nextUsed-last
+	return q.nextUsed-event-1 < q.nextUsed-last
 }

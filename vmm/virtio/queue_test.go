@@ -202,14 +202,14 @@ func TestInterruptSuppression(t *testing.T) {
 		{"flags forbid", 0, 1, 0, 0, []int{1}, []bool{false}},
 		{"nothing new", 0, 0, 0, 0, []int{1, 0}, []bool{true, false}},
 		{"flags mean nothing with event index", virtio.FeatureEventIdx, 1, 0, 0, []int{1}, []bool{true}},
-		{"the first is always told", virtio.FeatureEventIdx, 0, 100, 7, []int{1, 1}, []bool{true, false}},
-		{"event reached", virtio.FeatureEventIdx, 0, 2, 0, []int{1, 1, 1, 1}, []bool{true, false, true, false}},
-		{"event within a batch", virtio.FeatureEventIdx, 0, 3, 0, []int{1, 5}, []bool{true, true}},
-		{"across the wrap", virtio.FeatureEventIdx, 0, 0, 0xfffe, []int{1, 1, 1}, []bool{true, false, true}},
+		{"event far away", virtio.FeatureEventIdx, 0, 100, 7, []int{1, 1}, []bool{false, false}},
+		{"event reached", virtio.FeatureEventIdx, 0, 2, 0, []int{1, 1, 1, 1}, []bool{false, false, true, false}},
+		{"event within a batch", virtio.FeatureEventIdx, 0, 3, 0, []int{1, 5}, []bool{false, true}},
+		{"across the wrap", virtio.FeatureEventIdx, 0, 0, 0xfffe, []int{1, 1, 1}, []bool{false, false, true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := virtiotest.NewMemory(ramSize)
-			q, err := virtio.NewQueue(m, virtio.QueueState{QueueConfig: layout, NextAvail: tt.start, NextUsed: tt.start}, tt.features)
+			q, err := virtio.NewQueue(m, virtio.QueueState{QueueConfig: layout, NextAvail: tt.start, NextUsed: tt.start, Signalled: tt.start}, tt.features)
 			virtiotest.Must(t, err)
 			put16(m.RAM, availAddr, tt.flags)
 			put16(m.RAM, availAddr+4+2*size, tt.event)
@@ -298,7 +298,7 @@ func TestUnpop(t *testing.T) {
 	if !q.Pop(&c) || q.Pop(&c) {
 		t.Fatal("one chain was offered")
 	}
-	q.Unpop()
+	q.Unpop(1)
 	if q.Empty() || !q.Pop(&c) {
 		t.Error("the chain is gone")
 	}

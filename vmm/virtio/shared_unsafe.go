@@ -13,9 +13,8 @@ import (
 // word returns the aligned 32-bit word of b that holds the 16-bit field at off, and the field's shift in it.
 // b starts at a 4-byte boundary and off is even, so the field never straddles two words.
 func word(b []byte, off int) (*uint32, uint) {
-	base := off &^ 3
-	_ = b[base+3]
-	return (*uint32)(unsafe.Pointer(&b[base])), uint(off&2) * 8
+	b = b[off&^3:][:4]
+	return (*uint32)(unsafe.Pointer(unsafe.SliceData(b))), uint(off&2) * 8
 }
 
 // load16 reads a 16-bit field that the other side writes.

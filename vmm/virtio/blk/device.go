@@ -150,19 +150,26 @@ func (d *Device) Reset() {
 	d.chain = virtio.Chain{}
 }
 
-// Notify works off the queue and raises at most one interrupt for all of it.
+// turn is how many requests are served before the guest is told and others get the lock.
+const turn = 32
+
+// Notify works off the queue.
 func (d *Device) Notify(int) {
-	if !d.active {
-		return
-	}
-	q := d.backend.Queues[0]
-	for {
-		for q.Pop(&d.chain) {
-			q.Push(&d.chain, d.serve(&d.chain))
+	for n := 1; d.active; n++ {
+		q := d.backend.Queues[0]
+		if !q.Pop(&d.chain) {
+			if q.Rearm() {
+				continue
+			}
+			d.backend.Interrupt(0)
+			return
 		}
-		if !q.Rearm() {
-			break
+		q.Push(&d.chain, d.serve(&d.chain))
+		if n%turn == 0 {
+			lock := d.backend.Lock
+			d.backend.Interrupt(0)
+			lock.Unlock()
+			lock.Lock()
 		}
 	}
-	d.backend.Interrupt(0)
 }

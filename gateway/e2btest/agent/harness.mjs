@@ -1,0 +1,98 @@
+// Starts a bare agent for one test file and gives it an SDK sandbox that talks to it.
+//
+//   CELLA_AGENT   the agent's binary; bin/cella-agent if not set
+//   E2B_SDK       the package under test: e2b or e2b-2.45
+//   E2B_SANDBOX_URL   an agent that runs already; none is started then
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { createInterface } from 'node:readline'
+import { after, before } from 'node:test'
+
+const binary = process.env.CELLA_AGENT ?? new URL('../../../bin/cella-agent', import.meta.url).pathname
+
+process.env.E2B_DEBUG = 'true'
+export const sdk = await import(process.env.E2B_SDK ?? 'e2b')
+
+/** Filled before a file's tests run: sandbox (SDK), url and pid of the agent, home of the default user. */
+export const agent = {}
+
+export function useAgent() {
+  let child
+  before(async () => {
+    if (process.env.E2B_SANDBOX_URL) {
+      agent.url = process.env.E2B_SANDBOX_URL
+    } else {
+      child = spawn(binary, ['--debug', '--listen', '127.0.0.1:0'], { stdio: ['ignore', 'ignore', 'pipe'] })
+      agent.pid = child.pid
+      agent.url = await firstAddress(child)
+    }
+    process.env.E2B_SANDBOX_URL = agent.url
+    agent.sandbox = await sdk.Sandbox.create()
+    agent.home = (await agent.sandbox.commands.run('echo -n $HOME')).stdout
+    agent.dir = `${agent.home}/cella-e2btest-${process.pid}`
+    await agent.sandbox.files.makeDir(agent.dir)
+  })
+  after(async () => {
+    await agent.sandbox?.files.remove(agent.dir)
+    if (child) {
+      child.kill('SIGTERM')
+      await once(child, 'exit')
+    }
+  })
+}
+
+async function firstAddress(child) {
+  for await (const line of createInterface({ input: child.stderr })) {
+    const match = /msg=serving addr=(\S+)/.exec(line)
+    if (match) {
+      child.stderr.resume()
+      return `http://${match[1]}`
+    }
+  }
+  throw new Error(`${binary} ended before it served`)
+}
+
+/** Calls an RPC method without the SDK: JSON in, JSON and status out. */
+export async function rpc(method, body, headers = {}) {
+  const res = await fetch(`${agent.url}/${method}`, {
+    method: 'POST',
+    headers: { 'Content-Type': 'application/json', ...headers },
+    body: JSON.stringify(body),
+  })
+  return { status: res.status, body: await res.json() }
+}
+
+/** Opens a server stream without the SDK and yields its frames as [flags, message]. */
+export async function* frames(method, body, { headers = {}, signal } = {}) {
+  const payload = Buffer.from(JSON.stringify(body))
+  const head = Buffer.alloc(5)
+  head.writeUInt32BE(payload.length, 1)
+  const res = await fetch(`${agent.url}/${method}`, {
+    method: 'POST', signal,
+    headers: { 'Content-Type': 'application/connect+json', ...headers },
+    body: Buffer.concat([head, payload]),
+  })
+  let buf = Buffer.alloc(0)
+  for await (const chunk of res.body) {
+    buf = Buffer.concat([buf, chunk])
+    while (buf.length >= 5 && buf.length >= 5 + buf.readUInt32BE(1)) {
+      const end = 5 + buf.readUInt32BE(1)
+      yield [buf[0], JSON.parse(buf.subarray(5, end))]
+      buf = buf.subarray(end)
+    }
+  }
+}
+
+/** The resident memory of the agent in bytes; undefined if it isn't ours. */
+export async function agentMemory() {
+  if (!agent.pid) return undefined
+  const { readFile } = await import('node:fs/promises')
+  return 1024 * Number(/VmRSS:\s+(\d+)/.exec(await readFile(`/proc/${agent.pid}/status`, 'utf8'))[1])
+}
+
+/** A promise that is settled from outside, for waiting on callbacks. */
+export function latch() {
+  let resolve
+  const promise = new Promise((r) => { resolve = r })
+  return { promise, open: resolve }
+}

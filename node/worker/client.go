@@ -1,0 +1,218 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"cella.dev/cella/memsnap"
+	"cella.dev/cella/vmm"
+)
+
+// ErrExited says that the worker's machine or process has ended.
+var ErrExited = errors.New("the virtual machine has exited")
+
+// Worker is the node's handle on one VMM process.
+type Worker struct {
+	cmd     *exec.Cmd
+	conn    *net.UnixConn
+	ready   chan struct{}
+	replies chan message
+	done    chan struct{}
+
+	call sync.Mutex // one request at a time
+
+	mu     sync.Mutex // guards reason
+	reason string
+}
+
+// Start begins a worker for machines of the given shape. It returns as soon as the process runs; the first
+// call waits until it is ready.
+func Start(shape vmm.Shape) (*Worker, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "control")
+	defer theirs.Close()
+	conn, err := unixConn(os.NewFile(uintptr(fds[0]), "control"))
+	if err != nil {
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	cmd := exec.Command(self, "vmm", strconv.Itoa(shape.VCPUs), strconv.FormatUint(shape.MemoryBytes, 10))
+	cmd.Env = []string{"GOMAXPROCS=2"} // nothing of the node's environment is the worker's business
+	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.Stderr = os.Stderr
+	// Its own session: a Ctrl-C at the terminal is for the node, which ends its workers in order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	w := &Worker{
+		cmd: cmd, conn: conn,
+		ready: make(chan struct{}), replies: make(chan message, 1), done: make(chan struct{}),
+	}
+	go w.listen()
+	return w, nil
+}
+
+func unixConn(f *os.File) (*net.UnixConn, error) {
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UnixConn), nil
+}
+
+// listen delivers the worker's messages until it ends, then reaps it.
+func (w *Worker) listen() {
+	for {
+		var m message
+		files, err := receive(w.conn, &m)
+		if err != nil {
+			break
+		}
+		closeAll(files) // a worker has no business sending any
+		switch {
+		case m.Ready:
+			close(w.ready)
+		case m.Exited != "":
+			w.setReason(m.Exited)
+		case m.Reply:
+			w.replies <- m
+		}
+	}
+	w.conn.Close()
+	w.cmd.Process.Kill() // it ends by itself when the socket closes; a hung one is made to
+	if err := w.cmd.Wait(); err != nil {
+		w.setReason("worker process: " + err.Error())
+	}
+	close(w.done)
+}
+
+func (w *Worker) setReason(reason string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.reason == "" {
+		w.reason = reason
+	}
+}
+
+// WaitReady returns when the worker can be claimed, or with an error if it ends or stop closes before.
+func (w *Worker) WaitReady(stop <-chan struct{}) error {
+	select {
+	case <-w.ready:
+		return nil
+	case <-w.done:
+		return w.Err()
+	case <-stop:
+		return context.Canceled
+	}
+}
+
+// Done is closed when the process has ended and been reaped.
+func (w *Worker) Done() <-chan struct{} { return w.done }
+
+// Err says why the machine ended; it wraps ErrExited.
+func (w *Worker) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.reason == "" {
+		return ErrExited
+	}
+	return fmt.Errorf("%w: %s", ErrExited, w.reason)
+}
+
+// Kill ends the worker and its machine at once. It does not wait; Done tells.
+func (w *Worker) Kill() {
+	w.setReason("killed")
+	w.cmd.Process.Kill()
+}
+
+// PID returns the process's ID.
+func (w *Worker) PID() int { return w.cmd.Process.Pid }
+
+// BootFiles are what a cold boot needs. Console may be nil; it gets the guest's serial output.
+type BootFiles struct {
+	Kernel, Initrd, Disk, Listener, Console *os.File
+}
+
+// Boot starts the guest kernel and returns when its vCPUs run. The files stay the caller's.
+func (w *Worker) Boot(ctx context.Context, f BootFiles, cmdline string) error {
+	files := []*os.File{f.Kernel, f.Initrd, f.Disk, f.Listener}
+	if f.Console != nil {
+		files = append(files, f.Console)
+	}
+	_, err := w.do(ctx, request{Op: opBoot, Cmdline: cmdline}, files...)
+	return err
+}
+
+// RestoreFiles are what a restore needs.
+type RestoreFiles struct {
+	State, Memory, Disk, Listener *os.File
+}
+
+// Restore makes the machine a clone of a snapshot and returns, with the time of each step, when its vCPUs
+// run. The files stay the caller's.
+func (w *Worker) Restore(ctx context.Context, f RestoreFiles) ([]Step, error) {
+	m, err := w.do(ctx, request{Op: opRestore}, f.State, f.Memory, f.Disk, f.Listener)
+	return m.Steps, err
+}
+
+// Save stops the machine for good and writes its state and memory to two empty files.
+func (w *Worker) Save(ctx context.Context, state, memory *os.File) (memsnap.MemoryInfo, error) {
+	m, err := w.do(ctx, request{Op: opSave}, state, memory)
+	if err != nil {
+		return memsnap.MemoryInfo{}, err
+	}
+	if m.Memory == nil {
+		return memsnap.MemoryInfo{}, errors.New("save: the worker sent no memory information")
+	}
+	return *m.Memory, nil
+}
+
+// do sends one request and waits for its reply. A request that was given up on leaves the worker in an
+// unknown state, so it is killed.
+func (w *Worker) do(ctx context.Context, r request, files ...*os.File) (message, error) {
+	w.call.Lock()
+	defer w.call.Unlock()
+	select {
+	case <-w.ready:
+	case <-w.done:
+		return message{}, fmt.Errorf("%s: %w", r.Op, w.Err())
+	case <-ctx.Done():
+		w.Kill()
+		return message{}, fmt.Errorf("%s: worker did not get ready: %w", r.Op, ctx.Err())
+	}
+	if err := send(w.conn, r, files...); err != nil {
+		w.Kill()
+		return message{}, fmt.Errorf("%s: %w", r.Op, err)
+	}
+	select {
+	case m := <-w.replies:
+		if m.Error != "" {
+			return m, fmt.Errorf("%s: %s", r.Op, m.Error)
+		}
+		return m, nil
+	case <-w.done:
+		return message{}, fmt.Errorf("%s: %w", r.Op, w.Err())
+	case <-ctx.Done():
+		w.Kill()
+		return message{}, fmt.Errorf("%s: no reply: %w", r.Op, ctx.Err())
+	}
+}

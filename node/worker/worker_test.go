@@ -1,0 +1,116 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"cella.dev/cella/vmm"
+)
+
+// TestMain lets the test binary be its own worker process, as cella is.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[1] == "vmm" {
+		vcpus, _ := strconv.Atoi(os.Args[2])
+		memory, _ := strconv.ParseUint(os.Args[3], 10, 64)
+		if err := Serve(vmm.Shape{VCPUs: vcpus, MemoryBytes: memory}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func start(t *testing.T, shape vmm.Shape) *Worker {
+	t.Helper()
+	w, err := Start(shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Kill(); <-w.Done() })
+	return w
+}
+
+func ended(t *testing.T, w *Worker) {
+	t.Helper()
+	select {
+	case <-w.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the worker did not end")
+	}
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", w.PID())); !os.IsNotExist(err) {
+		t.Errorf("process %d is still there: %v", w.PID(), err)
+	}
+}
+
+var small = vmm.Shape{VCPUs: 1, MemoryBytes: 128 << 20}
+
+func TestWorkerEndsWhenKilled(t *testing.T) {
+	w := start(t, small)
+	if err := w.WaitReady(nil); err != nil {
+		t.Fatal(err)
+	}
+	w.Kill()
+	ended(t, w)
+	if err := w.Err(); !errors.Is(err, ErrExited) || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("Err() = %v", err)
+	}
+	if _, err := w.Restore(t.Context(), RestoreFiles{}); err == nil {
+		t.Error("a dead worker restored")
+	}
+}
+
+func TestWorkerEndsWithItsControlSocket(t *testing.T) {
+	w := start(t, small)
+	if err := w.WaitReady(nil); err != nil {
+		t.Fatal(err)
+	}
+	// What the kernel does when the node dies.
+	w.conn.Close()
+	ended(t, w)
+}
+
+func TestRefusedRequestsLeaveTheWorkerUsable(t *testing.T) {
+	w := start(t, small)
+	empty, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer empty.Close()
+	_, err = w.Restore(t.Context(), RestoreFiles{State: empty, Memory: empty, Disk: empty, Listener: empty})
+	if err == nil || !strings.HasPrefix(err.Error(), "restore: ") {
+		t.Errorf("restore of an empty state: %v", err)
+	}
+	if _, err := w.do(t.Context(), request{Op: "fly"}); err == nil || !strings.Contains(err.Error(), `"fly"`) {
+		t.Errorf("unknown operation: %v", err)
+	}
+}
+
+func TestImpossibleShape(t *testing.T) {
+	w := start(t, vmm.Shape{VCPUs: 1000, MemoryBytes: 128 << 20})
+	ended(t, w)
+	if err := w.WaitReady(nil); err == nil || !strings.Contains(err.Error(), "1000 vCPUs") {
+		t.Errorf("WaitReady: %v, want the reason", err)
+	}
+}
+
+func TestDeadlineKillsTheWorker(t *testing.T) {
+	w := start(t, small)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	empty, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer empty.Close()
+	if _, err := w.Save(ctx, empty, empty); !errors.Is(err, context.Canceled) {
+		t.Errorf("Save with a cancelled context: %v", err)
+	}
+	ended(t, w)
+}
