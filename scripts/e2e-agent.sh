@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The bare agent on this machine, driven by each pinned E2B SDK. Needs root and make setup.
 #
-# The agent serves an account "user" that exists only in a mount namespace: the machine's own accounts, and what
-# their login shells do, stay out of it.
+# The agent runs as root and does what it is told, so all of this happens in a mount namespace where the machine is
+# read-only but for the tests' own home and out/. The account "user" exists only there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ "${1:-}" != in-namespace ]; then
@@ -26,6 +26,15 @@ id=54321
 chown $id:$id "$home"
 mount --bind out/agent/etc/passwd /etc/passwd
 mount --bind out/agent/etc/group /etc/group
+mount --bind "$home" "$home"
+mount --bind out out
+mount -o remount,bind,ro /
+cd "$PWD" # into the new mounts
+if touch /root/.cella-e2e-agent 2>/dev/null; then
+  rm /root/.cella-e2e-agent
+  echo "/root is still writable in the tests' namespace: not running an agent in it"
+  exit 1
+fi
 
 : > out/agent.log
 status=0

@@ -24,16 +24,20 @@ export function useAgent() {
     } else {
       child = spawn(binary, ['--debug', '--listen', '127.0.0.1:0'], { stdio: ['ignore', 'ignore', 'pipe'] })
       agent.pid = child.pid
+      // A test file that is cut short must not leave its agent behind.
+      process.on('exit', () => child.kill('SIGKILL'))
       agent.url = await firstAddress(child)
     }
     process.env.E2B_SANDBOX_URL = agent.url
     agent.sandbox = await sdk.Sandbox.create()
     agent.home = (await agent.sandbox.commands.run('echo -n $HOME')).stdout
-    agent.dir = `${agent.home}/cella-e2btest-${process.pid}`
-    await agent.sandbox.files.makeDir(agent.dir)
+    const dir = `${agent.home}/cella-e2btest-${process.pid}`
+    await agent.sandbox.files.makeDir(dir)
+    agent.dir = dir
   })
   after(async () => {
-    await agent.sandbox?.files.remove(agent.dir)
+    // Only what the tests made: set-up may have failed before there was anything.
+    if (agent.dir) await agent.sandbox.files.remove(agent.dir)
     if (child) {
       child.kill('SIGTERM')
       await once(child, 'exit')

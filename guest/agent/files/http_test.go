@@ -172,3 +172,21 @@ func TestNamedPipeDoesNotBlock(t *testing.T) {
 		t.Errorf("write: %d %s", w.Code, w.Body)
 	}
 }
+
+func TestRemoveAndMoveWantPaths(t *testing.T) {
+	mux, home := newServer(t, "")
+	for method, body := range map[string]string{
+		"Remove": `{}`, "Move": `{"destination":"x"}`,
+	} {
+		w := call(mux, "POST", "/filesystem.Filesystem/"+method, body, "Content-Type", "application/json")
+		if w.Code != 400 || !strings.Contains(w.Body.String(), `"code":"invalid_argument"`) {
+			t.Errorf("%s %s: %d %s", method, body, w.Code, w.Body)
+		}
+	}
+	if w := call(mux, "POST", "/filesystem.Filesystem/Remove", `{"path":"/"}`, "Content-Type", "application/json"); w.Code != 400 {
+		t.Errorf("Remove /: %d %s", w.Code, w.Body)
+	}
+	if _, err := os.Stat(filepath.Join(home, "hello.txt")); err != nil {
+		t.Error("the home was emptied")
+	}
+}
