@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"os/signal"
 	"runtime/debug"
 	"strings"
@@ -215,10 +214,9 @@ func benchRun(clock string, seed uint64) reports.Run {
 			}
 		}
 	}
-	if run.Git == "unknown" {
-		if out, err := exec.Command("git", "rev-parse", "HEAD").Output(); err == nil {
-			run.Git = strings.TrimSpace(string(out))
-		}
+	// scripts/bench.sh says it for a binary without a stamp: one built in a linked worktree.
+	if commit := os.Getenv("CELLA_COMMIT"); run.Git == "unknown" && commit != "" {
+		run.Git, run.Dirty = strings.CutSuffix(commit, "-dirty")
 	}
 	run.ID = started.UTC().Format("20060102T150405Z") + "-" + run.Git[:min(len(run.Git), 9)]
 	return run
