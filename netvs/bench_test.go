@@ -17,6 +17,16 @@ func manyRules(n int) *Policy {
 	return p
 }
 
+// BenchmarkEntries folds a policy.
+func BenchmarkEntries(b *testing.B) {
+	p := manyRules(4000)
+	for b.Loop() {
+		if _, err := p.entries(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkSetPolicy is a whole replacement, one after the other; the wait for the grace period is in it.
 func BenchmarkSetPolicy(b *testing.B) {
 	for _, n := range []int{10, 4000} {
