@@ -15,6 +15,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"cella.dev/cella/netvs/testnet"
 )
 
 // whoami answers a datagram with the address it came from.
@@ -227,7 +229,12 @@ func TestNoSandboxReachesAnotherOrTheHost(t *testing.T) {
 	events := deniedOf(t, n)
 	a := attachGuest(t, n, "a", &Policy{Internet: true, Allow: []Rule{{Prefix: everything}}})
 	b := attachGuest(t, n, "b", &Policy{Internet: true, Allow: []Rule{{Prefix: everything}}})
-	namespace{hostNamespace(t)}.listenUDP(t, "0.0.0.0:7000", whoami)
+	here, err := testnet.Here()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	namespace{here}.listenUDP(t, "0.0.0.0:7000", whoami)
 	for _, dst := range []string{b.HostAddr().String(), uplink, n.cfg.resolver().String(), "169.254.169.254", "192.168.1.1"} {
 		a.mustDial(t, "udp4", dst+":7000").Write([]byte("let me in"))
 		d := await(t, events, DropBlocked)
@@ -248,7 +255,7 @@ func TestNewAddressesOfTheHostAreBlocked(t *testing.T) {
 	_, n := newWorld(t), newNetwork(t)
 	events := deniedOf(t, n)
 	g := attachGuest(t, n, "a", &Policy{Internet: true})
-	if err := addAddr("up0", "192.0.2.99/32"); err != nil {
+	if err := testnet.AddAddr("up0", "192.0.2.99/32"); err != nil {
 		t.Fatal(err)
 	}
 	// Until the network has heard of it too, the rule set drops the packets, and nobody tells: so go on asking.
@@ -266,17 +273,6 @@ func TestNewAddressesOfTheHostAreBlocked(t *testing.T) {
 			t.Fatal("never blocked")
 		}
 	}
-}
-
-// hostNamespace is that of the tests.
-func hostNamespace(tb testing.TB) int {
-	tb.Helper()
-	fd, err := unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { unix.Close(fd) })
-	return fd
 }
 
 func TestNobodyOpensFlowsToASandbox(t *testing.T) {
@@ -334,7 +330,7 @@ func TestHostileFrames(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := g.send(t, tt.frame); err != nil {
+			if err := g.send(tt.frame); err != nil {
 				t.Fatal(err)
 			}
 			if d := await(t, events, tt.reason); d.Sandbox != "a" || d.Age < 0 || d.Age > limit {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 )
@@ -105,3 +106,6 @@ func block(m *ebpf.Map, closed, open []netip.Prefix) error {
 	}
 	return nil
 }
+
+// NeverReached are the ranges that no policy opens, for those who want to do the same by other means.
+func NeverReached() []netip.Prefix { return slices.Clone(neverReached) }

@@ -1,6 +1,7 @@
 package netvs
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -25,58 +26,53 @@ type entry struct {
 // effect is what holds at a prefix: its own rules and those of every shorter prefix around it.
 type effect struct{ allow, deny []Rule }
 
+// verdict is one rule with its place in the order of the walk: address, then length.
+type verdict struct {
+	order uint64
+	rule  Rule
+	allow bool
+}
+
 // entries folds the IPv4 rules so that the longest match alone decides. A trie's lookup finds one prefix, but allow
 // wins over deny whatever their lengths: so each prefix gets the rules of all that contain it, and those that change
 // nothing are left out. IPv6 never leaves a sandbox, so its rules have nothing to do.
 func (p *Policy) entries() ([]entry, error) {
-	own := make(map[netip.Prefix]*effect, len(p.Allow)+len(p.Deny))
-	at := func(r Rule) *effect {
-		e := own[r.Prefix]
-		if e == nil {
-			e = &effect{}
-			own[r.Prefix] = e
+	all := make([]verdict, 0, len(p.Allow)+len(p.Deny))
+	add := func(rules []Rule, allow bool) {
+		for _, r := range rules {
+			if a := r.Prefix.Addr(); a.Is4() {
+				b := a.As4()
+				all = append(all, verdict{uint64(binary.BigEndian.Uint32(b[:]))<<8 | uint64(r.Prefix.Bits()), r, allow})
+			}
 		}
-		return e
 	}
-	for _, r := range ipv4(p.Allow) {
-		e := at(r)
-		e.allow = merge(e.allow, r)
-	}
-	for _, r := range ipv4(p.Deny) {
-		e := at(r)
-		e.deny = merge(e.deny, r)
-	}
-	return fold(own)
+	add(p.Allow, true)
+	add(p.Deny, false)
+	slices.SortStableFunc(all, func(a, b verdict) int { return cmp.Compare(a.order, b.order) })
+	return fold(all)
 }
 
-func ipv4(rules []Rule) []Rule {
-	return slices.DeleteFunc(slices.Clone(rules), func(r Rule) bool { return !r.Prefix.Addr().Is4() })
-}
-
-// fold walks the prefixes from the shortest down; the stack holds those around the current one.
-func fold(own map[netip.Prefix]*effect) ([]entry, error) {
-	prefixes := make([]netip.Prefix, 0, len(own))
-	for p := range own {
-		prefixes = append(prefixes, p)
-	}
-	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
-		if c := a.Addr().Compare(b.Addr()); c != 0 {
-			return c
+// fold walks the prefixes from the shortest down; around holds those that contain the current one.
+func fold(all []verdict) ([]entry, error) {
+	out := make([]entry, 0, len(all))
+	var around []entry
+	for len(all) > 0 {
+		same := 1
+		for same < len(all) && all[same].order == all[0].order {
+			same++
 		}
-		return a.Bits() - b.Bits()
-	})
-	var out, around []entry
-	for _, p := range prefixes {
-		for len(around) > 0 && !around[len(around)-1].prefix.Contains(p.Addr()) {
+		prefix := all[0].rule.Prefix
+		for len(around) > 0 && !around[len(around)-1].prefix.Contains(prefix.Addr()) {
 			around = around[:len(around)-1]
 		}
 		outer := effect{}
 		if len(around) > 0 {
 			outer = around[len(around)-1].effect
 		}
-		e := entry{p, outer.with(own[p])}
+		e := entry{prefix, outer.with(all[:same])}
+		all = all[same:]
 		if n := len(e.effect.allow) + len(e.effect.deny); n > maxRulesAtPrefix {
-			return nil, fmt.Errorf("%d rules about protocols and ports meet at %v, %d is the most: %w", n, p, maxRulesAtPrefix, ErrTooManyRules)
+			return nil, fmt.Errorf("%d rules about protocols and ports meet at %v, %d is the most: %w", n, prefix, maxRulesAtPrefix, ErrTooManyRules)
 		}
 		if e.effect.equal(outer) {
 			continue
@@ -88,25 +84,26 @@ func fold(own map[netip.Prefix]*effect) ([]entry, error) {
 }
 
 // with adds the rules of a longer prefix. Once everything is allowed, nothing else matters.
-func (e effect) with(own *effect) effect {
-	sum := effect{slices.Clone(e.allow), slices.Clone(e.deny)}
-	for _, r := range own.allow {
-		sum.allow = merge(sum.allow, r)
+func (e effect) with(own []verdict) effect {
+	for _, v := range own {
+		if v.allow {
+			e.allow = merge(e.allow, v.rule)
+		} else {
+			e.deny = merge(e.deny, v.rule)
+		}
 	}
-	for _, r := range own.deny {
-		sum.deny = merge(sum.deny, r)
+	if len(e.allow) == 1 && e.allow[0] == (Rule{}) {
+		e.deny = nil
 	}
-	if len(sum.allow) == 1 && sum.allow[0] == (Rule{}) {
-		sum.deny = nil
-	}
-	return sum
+	return e
 }
 
 func (e effect) equal(o effect) bool {
 	return slices.Equal(e.allow, o.allow) && slices.Equal(e.deny, o.deny)
 }
 
-// merge adds a rule, without its prefix, unless another covers it, and drops those that it covers.
+// merge adds a rule, without its prefix, unless another covers it, and drops those that it covers. The rules that it is
+// given stay as they are: those of the prefixes around share them.
 func merge(rules []Rule, r Rule) []Rule {
 	r.Prefix = netip.Prefix{}
 	if r.Ports.isAll() {
@@ -117,8 +114,13 @@ func merge(rules []Rule, r Rule) []Rule {
 			return rules
 		}
 	}
-	rules = slices.DeleteFunc(rules, func(have Rule) bool { return have.coveredBy(r) })
-	return append(rules, r)
+	out := make([]Rule, 0, len(rules)+1)
+	for _, have := range rules {
+		if !have.coveredBy(r) {
+			out = append(out, have)
+		}
+	}
+	return append(out, r)
 }
 
 // encode returns the entry as the trie holds it.

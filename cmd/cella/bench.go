@@ -80,7 +80,7 @@ Ctrl-C keeps what was measured. docs/benchmarks.md says what each scenario measu
 	fl.StringVar(&f.qemu.Append, "append", bench.DefaultAppend, "kernel command line, for arm qemu-microvm")
 	fl.StringVar(&f.qemu.Console, "console", "", "file for the guest's console, which slows arm qemu-microvm down")
 	fl.IntVar(&f.qemu.MemoryMiB, "memory", 256, "guest memory in MiB, for arm qemu-microvm")
-	cmd.AddCommand(newBenchCompareCommand())
+	cmd.AddCommand(newBenchCompareCommand(), newBenchNetCommand())
 	return cmd
 }
 
