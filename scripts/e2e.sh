@@ -18,7 +18,7 @@ guests() {
   if native; then
     out/e2e/e2e-guests.sh
   else
-    bin/cella lab run --timeout 25m --in out/e2e:/in/e2e -- /in/e2e/e2e-guests.sh
+    bin/cella lab run --clock real --timeout 25m --in out/e2e:/in/e2e -- /in/e2e/e2e-guests.sh
   fi 2>&1 | tee out/e2e.log | grep --line-buffered -E '^(=== RUN|\s*--- |ok|FAIL|PASS|panic|cella)'
   return "${PIPESTATUS[0]}"
 }
