@@ -216,7 +216,11 @@ func TestSocketsAfterARestore(t *testing.T) {
 				if n := h.Stats.TransportResets.Load(); (n == 1) != open {
 					t.Errorf("%d transport resets", n)
 				}
-				h.echo(t)
+				for range 5 {
+					began := time.Now()
+					h.echo(t)
+					t.Logf("the next %v", time.Since(began))
+				}
 				h.idle(t)
 				virtiotest.Must(t, clone.Close())
 			}
