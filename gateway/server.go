@@ -60,7 +60,7 @@ type Server struct {
 	stop       context.CancelFunc
 }
 
-// New makes a server that is not serving yet.
+// New makes a server that is not serving yet. Shutdown ends what it has started.
 func New(c Config) (*Server, error) {
 	if c.Node == nil || c.Keys == nil {
 		return nil, errors.New("gateway: Config needs Node and Keys")
@@ -88,6 +88,7 @@ func New(c Config) (*Server, error) {
 	}
 	s.background, s.stop = context.WithCancel(context.Background())
 	s.upstreams = newUpstreams(s.background, c.Node)
+	go s.upstreams.sweep()
 	s.http = s.newHTTPServer(c.HeadTimeout)
 	return s, nil
 }
@@ -115,7 +116,6 @@ func (s *Server) newHTTPServer(headTimeout time.Duration) *fasthttp.Server {
 
 // Serve answers on ln until Shutdown, and then returns nil.
 func (s *Server) Serve(ln net.Listener) error {
-	go s.upstreams.sweep()
 	return s.http.Serve(ln)
 }
 
