@@ -18,6 +18,9 @@ type Config struct {
 	PinDir string
 	// Pool is how many taps are kept ready. Default 16.
 	Pool int
+	// Connections is how many connections, datagram flows and pings among them, one sandbox may have open at once, so
+	// that none fills the host's conntrack table. Default 4096.
+	Connections int
 	// Open are ranges that an operator lets policies reach although they are private.
 	Open []netip.Prefix
 }
@@ -38,6 +41,9 @@ func (c Config) withDefaults() Config {
 	if c.Pool == 0 {
 		c.Pool = 16
 	}
+	if c.Connections == 0 {
+		c.Connections = 4096
+	}
 	return c
 }
 
@@ -54,6 +60,9 @@ func (c Config) check() error {
 	}
 	if c.Pool < 0 || c.Pool > c.slots() {
 		return fmt.Errorf("pool of %d taps: %v has room for %d", c.Pool, r, c.slots())
+	}
+	if c.Connections < 0 {
+		return fmt.Errorf("%d connections a sandbox: name a positive number", c.Connections)
 	}
 	for _, p := range c.Open {
 		if !p.Addr().Is4() || p != p.Masked() {

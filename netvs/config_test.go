@@ -28,6 +28,7 @@ func TestConfigCheck(t *testing.T) {
 		{"inside addresses", Config{Range: netip.MustParsePrefix("169.254.0.0/24")}, "address range 169.254.0.0/24 holds the addresses inside of guests, 169.254.0.20/30"},
 		{"long name", Config{TapPrefix: "sandboxes"}, `tap prefix "sandboxes": 8 bytes are the most, as a number follows`},
 		{"pool too large", Config{Range: netip.MustParsePrefix("10.1.2.0/24"), Pool: 254}, "pool of 254 taps: 10.1.2.0/24 has room for 253"},
+		{"no connections", Config{Connections: -1}, "-1 connections a sandbox: name a positive number"},
 		{"opens sandboxes", Config{Open: prefixes("10.0.0.0/8")}, "open range 10.0.0.0/8: holds addresses of sandboxes"},
 		{"opens ipv6", Config{Open: prefixes("fd00::/8")}, "open range fd00::/8: name an IPv4 network"},
 		{"opens a part", Config{Open: prefixes("10.20.0.0/16")}, ""},

@@ -119,6 +119,34 @@ func TestManyConnectionsClosedByTheGuest(t *testing.T) {
 	}
 }
 
+func TestConnectionsAreLimited(t *testing.T) {
+	w, n := newWorld(t), newNetwork(t, func(c *Config) { c.Connections = 5 })
+	a := attachGuest(t, n, "a", &Policy{Internet: true})
+	b := attachGuest(t, n, "b", &Policy{Internet: true})
+	w.listen(t, world+":7001", echo)
+	var open []net.Conn
+	for range 5 {
+		c := a.mustDial(t, "tcp4", world+":7001")
+		ask(t, c, "x")
+		open = append(open, c)
+	}
+	err := a.Do(func() error {
+		c, err := net.DialTimeout("tcp4", world+":7001", 200*time.Millisecond)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+	var timeout net.Error
+	if !errors.As(err, &timeout) || !timeout.Timeout() {
+		t.Errorf("the sixth connection: %v, want a timeout", err)
+	}
+	ask(t, open[0], "the first five go on")
+	ask(t, b.mustDial(t, "tcp4", world+":7001"), "another's are its own")
+	open[0].Close()
+	ask(t, a.mustDial(t, "tcp4", world+":7001"), "one was closed, one more may come")
+}
+
 // ping sends one echo request from the namespace, and returns the ICMP message that answers it and who sent it.
 func ping(tb testing.TB, ns namespace, dst string, ttl int) ([]byte, string) {
 	tb.Helper()

@@ -14,11 +14,13 @@ import (
 // The rule set, in nft's words. It is a table of its own and touches no other's.
 //
 //	table ip cella {
+//		set connections { type ipv4_addr; size 4096; flags dynamic }
 //		chain forward { type filter hook forward priority filter
 //			iifgroup TAPS oifgroup TAPS drop                              # no sandbox reaches another
 //			oifgroup TAPS ct state established,related meta mark set ... accept
 //			oifgroup TAPS drop                                            # nobody opens a flow to a sandbox
 //			iifgroup TAPS ct state invalid drop
+//			iifgroup TAPS ct state new add @connections { ip saddr ct count over N } drop
 //		}
 //		chain input { type filter hook input priority filter
 //			iifgroup TAPS ip daddr RESOLVER udp dport 53 accept
@@ -77,6 +79,18 @@ func destination(addr []byte, protocol Protocol, port uint16) rule {
 	}
 }
 
+// setConnections is the set in which connections are counted for each sandbox.
+const setConnections = "connections"
+
+// tooMany matches a new connection of a sandbox that has n of them.
+func tooMany(n int) rule {
+	return append(stateIn(expr.CtStateBitNEW),
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4},
+		&expr.Dynset{SrcRegKey: 1, SetName: setConnections, Operation: uint32(unix.NFT_DYNSET_OP_ADD),
+			Exprs: []expr.Any{&expr.Connlimit{Count: uint32(n), Flags: expr.NFT_CONNLIMIT_F_INV}}},
+	)
+}
+
 func accept() rule { return rule{&expr.Verdict{Kind: expr.VerdictAccept}} }
 func deny() rule   { return rule{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}} }
 
@@ -98,6 +112,7 @@ func (c Config) chains() []chain {
 			{toTaps(), replies, setMark(), accept()},
 			{toTaps(), deny()},
 			{fromTaps(), stateIn(expr.CtStateBitINVALID), deny()},
+			{fromTaps(), tooMany(c.Connections), deny()},
 		}},
 		{"input", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter, [][]rule{
 			{fromTaps(), destination(resolver, UDP, 53), accept()},
@@ -124,6 +139,10 @@ func installRules(c Config) error {
 	conn.AddTable(table) // so that there is one to delete
 	conn.DelTable(table)
 	conn.AddTable(table)
+	set := &nftables.Set{Table: table, Name: setConnections, KeyType: nftables.TypeIPAddr, Dynamic: true, Size: maxTaps}
+	if err := conn.AddSet(set, nil); err != nil {
+		return fmt.Errorf("make the set of connections: %w", err)
+	}
 	for _, ch := range c.chains() {
 		base := conn.AddChain(&nftables.Chain{Table: table, Name: ch.name, Type: ch.kind, Hooknum: ch.hook, Priority: ch.priority})
 		for _, parts := range ch.rules {
