@@ -8,6 +8,9 @@
 // index says whose packet it is. The program at the tap drops what is forged, answers ARP and pings of the gateway,
 // judges the destination, and only then gives the packet its host-side address. The kernel's conntrack does the rest.
 //
-// What exists: the programs (bpf/), policies of the E2B shape (Request, Policy) and the tries that hold them.
-// What does not: taps, the rule set, the resolver. No sandbox has a network interface yet.
+// What exists: the programs (bpf/), policies of the E2B shape (Request, Policy) and their live replacement, the pool of
+// taps, the nftables rule set, taking over from a former process, counters and denied packets. It is tested on the
+// machine: programs packet by packet, everything together between network namespaces. What does not exist: limits of
+// bandwidth and connections, checks of TLS and HTTP names, secrets at egress. Nothing uses it yet: sandboxes have no
+// network interface.
 package netvs

@@ -71,19 +71,37 @@ func loadObjects(resolver netip.Addr, pinPath string, log ebpf.LogLevel) (*tapOb
 	return &o, nil
 }
 
-// block fills the trie of ranges that no policy opens.
+// block makes the trie hold the ranges that no policy opens, and the operator's holes in them. What must be closed
+// stays closed at every moment; what a former configuration left goes last.
 func block(m *ebpf.Map, closed, open []netip.Prefix) error {
-	put := func(prefixes []netip.Prefix, value uint32) error {
-		for _, p := range prefixes {
-			key := tapPrefix{Len: uint32(p.Bits()), Addr: networkOrder(p.Addr())}
-			if err := m.Put(key, value); err != nil {
-				return fmt.Errorf("block %v: %w", p, err)
-			}
+	want := make(map[tapPrefix]uint32)
+	for _, p := range closed {
+		want[tapPrefix{Len: uint32(p.Bits()), Addr: networkOrder(p.Addr())}] = 1
+	}
+	for _, p := range open {
+		want[tapPrefix{Len: uint32(p.Bits()), Addr: networkOrder(p.Addr())}] = 0
+	}
+	for key, value := range want {
+		if err := m.Put(key, value); err != nil {
+			return fmt.Errorf("block %v/%d: %w", hostOrder(key.Addr), key.Len, err)
 		}
-		return nil
 	}
-	if err := put(closed, 1); err != nil {
-		return err
+	var stale []tapPrefix
+	var key tapPrefix
+	var value uint32
+	it := m.Iterate()
+	for it.Next(&key, &value) {
+		if _, ok := want[key]; !ok {
+			stale = append(stale, key)
+		}
 	}
-	return put(open, 0)
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("list blocked ranges: %w", err)
+	}
+	for _, key := range stale {
+		if err := m.Delete(key); err != nil {
+			return fmt.Errorf("unblock %v/%d: %w", hostOrder(key.Addr), key.Len, err)
+		}
+	}
+	return nil
 }

@@ -15,9 +15,8 @@ type Policy struct {
 	Internet bool
 	Allow    []Rule
 	Deny     []Rule
-	// Names are the host names that may be resolved, and whose addresses may be reached for as long as they were
-	// learned. "*.example.org" stands for every name below example.org. With no Names, every name may be resolved
-	// unless nothing can be reached at all.
+	// Names are the host names whose addresses may be reached, once they were resolved, where everything else is
+	// denied. "*.example.org" stands for every name below example.org. See MayResolve.
 	Names []string
 }
 
@@ -81,22 +80,6 @@ func (r Rule) String() string {
 		s += fmt.Sprintf("/%d-%d", r.Ports.Low, r.Ports.High)
 	}
 	return s
-}
-
-// reachesNothing says that no packet can leave but to the gateway.
-func (p *Policy) reachesNothing() bool {
-	if len(p.Allow) > 0 || len(p.Names) > 0 {
-		return false
-	}
-	if !p.Internet {
-		return true
-	}
-	for _, r := range p.Deny {
-		if r.Prefix == everything && r.Protocol == AnyProtocol && r.Ports.isAll() {
-			return true
-		}
-	}
-	return false
 }
 
 // everything is all of IPv4.

@@ -203,7 +203,7 @@ func TestKernelDecidesLikeThePolicy(t *testing.T) {
 		if _, err := p.entries(); errors.Is(err, ErrTooManyRules) {
 			continue
 		}
-		b.attach(t, p, 0)
+		b.attach(t, p)
 		for range 60 {
 			dst, proto, port := randomPacket(rnd, p)
 			verdict, _ := b.run(t, b.FromGuest, 0, probe(dst.String(), proto, port))
@@ -261,7 +261,7 @@ func probe(dst string, proto Protocol, port uint16) []byte {
 
 func TestLaterFragmentsFollowTheirProtocolsRules(t *testing.T) {
 	b := newBench(t)
-	b.attach(t, &Policy{Allow: rules(t, "203.0.113.0/28 udp/53,203.0.113.16/28 tcp"), Deny: rules(t, "198.51.100.0/24 udp/53")}, 0)
+	b.attach(t, &Policy{Allow: rules(t, "203.0.113.0/28 udp/53,203.0.113.16/28 tcp"), Deny: rules(t, "198.51.100.0/24 udp/53")})
 	later := func(dst string, p Protocol) []byte {
 		return fromGuest(ip4(header{src: guest, dst: dst, protocol: p, frag: 100}, make([]byte, 16)))
 	}
@@ -274,7 +274,7 @@ func TestLaterFragmentsFollowTheirProtocolsRules(t *testing.T) {
 		passed("of an allowed protocol", "203.0.113.17", TCP),
 		refuse("to nowhere", DropPolicy, later("203.0.113.40", UDP)),
 	})
-	b.attach(t, &Policy{Internet: true, Deny: rules(t, "198.51.100.0/25 udp/53,198.51.100.128/25 udp")}, 0)
+	b.attach(t, &Policy{Internet: true, Deny: rules(t, "198.51.100.0/25 udp/53,198.51.100.128/25 udp")})
 	b.check(t, b.FromGuest, 0, []packetCase{
 		passed("beside a denied port", "198.51.100.1", UDP),
 		refuse("of a denied protocol", DropPolicy, later("198.51.100.200", UDP)),
@@ -283,7 +283,7 @@ func TestLaterFragmentsFollowTheirProtocolsRules(t *testing.T) {
 
 func TestPinnedAddresses(t *testing.T) {
 	b := newBench(t)
-	b.attach(t, &Policy{Names: []string{"example.org"}}, hasDNS)
+	b.attach(t, &Policy{Names: []string{"example.org"}})
 	at := networkOrder(netip.MustParseAddr(world))
 	put := func(epoch uint32, until uint64) {
 		if err := b.Pins.Put(tapPin{Epoch: epoch, Addr: at}, until); err != nil {
@@ -298,6 +298,6 @@ func TestPinnedAddresses(t *testing.T) {
 	b.check(t, b.FromGuest, 0, []packetCase{refuse("learned too long ago", DropPolicy, probe(world, TCP, 443))})
 	put(7, ^uint64(0))
 	b.check(t, b.FromGuest, 0, []packetCase{pass("learned", probe(world, TCP, 443), out)})
-	b.attach(t, &Policy{}, hasDNS)
+	b.attach(t, &Policy{})
 	b.check(t, b.FromGuest, 0, []packetCase{refuse("no longer a policy with names", DropPolicy, probe(world, TCP, 443))})
 }

@@ -53,12 +53,12 @@ func newBench(tb testing.TB) bench {
 		tb.Fatal(err)
 	}
 	b := bench{o}
-	b.attach(tb, &Policy{Internet: true}, hasDNS)
+	b.attach(tb, &Policy{Internet: true})
 	return b
 }
 
 // attach gives the sandbox at lo a policy.
-func (b bench) attach(tb testing.TB, p *Policy, flags uint32) {
+func (b bench) attach(tb testing.TB, p *Policy) {
 	tb.Helper()
 	entries, err := p.entries()
 	if err != nil {
@@ -75,7 +75,7 @@ func (b bench) attach(tb testing.TB, p *Policy, flags uint32) {
 	if err := b.Policies.Put(uint32(0), trie); err != nil {
 		tb.Fatal(err)
 	}
-	s := tapSandbox{Epoch: 7, HostAddr: networkOrder(netip.MustParseAddr(hostSide)), Flags: flags | p.flags(len(entries))}
+	s := tapSandbox{Epoch: 7, HostAddr: networkOrder(netip.MustParseAddr(hostSide)), Flags: p.flags(len(entries))}
 	if err := b.Sandboxes.Put(uint32(loopback), s); err != nil {
 		tb.Fatal(err)
 	}
@@ -229,7 +229,10 @@ func TestFromGuestReachesTheResolverThroughTheGateway(t *testing.T) {
 		refuse("the resolver's own address", DropBlocked,
 			fromGuest(ip4(header{src: guest, dst: resolver, protocol: UDP}, query(guest, resolver)))),
 	})
-	b.attach(t, &Policy{Internet: true}, 0)
+	noDNS := tapSandbox{Epoch: 7, HostAddr: networkOrder(netip.MustParseAddr(hostSide)), Flags: allowDefault}
+	if err := b.Sandboxes.Put(uint32(loopback), noDNS); err != nil {
+		t.Fatal(err)
+	}
 	b.check(t, b.FromGuest, 0, []packetCase{
 		refuse("dns where there is no resolver", DropGateway, in(UDP, query)),
 	})
@@ -374,7 +377,7 @@ func TestFromGuestRefusesForgedIP(t *testing.T) {
 
 func TestNoPolicyOpensBlockedRanges(t *testing.T) {
 	b := newBench(t)
-	b.attach(t, &Policy{Internet: true, Allow: []Rule{{Prefix: everything}}}, hasDNS)
+	b.attach(t, &Policy{Internet: true, Allow: []Rule{{Prefix: everything}}})
 	var cases []packetCase
 	to := func(dst string) []byte {
 		return fromGuest(ip4(header{src: guest, dst: dst, protocol: TCP}, tcp(guest, dst, 1000, 80, 2, nil)))
@@ -399,7 +402,7 @@ func TestNoPolicyOpensBlockedRanges(t *testing.T) {
 	)
 	b.check(t, b.FromGuest, 0, cases)
 
-	if err := block(b.Blocked, nil, []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16")}); err != nil {
+	if err := block(b.Blocked, neverReached, []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16")}); err != nil {
 		t.Fatal(err)
 	}
 	b.check(t, b.FromGuest, 0, []packetCase{
@@ -407,6 +410,10 @@ func TestNoPolicyOpensBlockedRanges(t *testing.T) {
 			fromGuest(ip4(header{src: hostSide, dst: "10.20.3.4", protocol: TCP}, tcp(hostSide, "10.20.3.4", 1000, 80, 2, nil)))),
 		refuse("beside what the operator opened", DropBlocked, to("10.21.0.0")),
 	})
+	if err := block(b.Blocked, neverReached, nil); err != nil {
+		t.Fatal(err)
+	}
+	b.check(t, b.FromGuest, 0, []packetCase{refuse("closed again", DropBlocked, to("10.20.3.4"))})
 }
 
 // lastOf is the last address of a prefix.

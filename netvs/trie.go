@@ -178,7 +178,7 @@ func fill(trie *ebpf.Map, entries []entry) error {
 
 // flags are those that the policy's parts need in the programs.
 func (p *Policy) flags(entries int) uint32 {
-	var f uint32
+	f := uint32(hasDNS) // the resolver answers always, if only that it refuses
 	if p.Internet {
 		f |= allowDefault
 	}

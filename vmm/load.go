@@ -87,3 +87,18 @@ func (c *vcpu) enterKernel(entry uint64) error {
 	}
 	return c.kvm.SetRegs(&r)
 }
+
+// LoadCode starts something other than a Linux kernel: the caller has put code into RAM, and setup sets the
+// first vCPU's registers to enter it. The other vCPUs wait for an INIT.
+func (m *Machine) LoadCode(setup func(*kvm.VCPU) error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.expect("load", phaseNew); err != nil {
+		return err
+	}
+	if err := setup(m.vcpus[0].kvm); err != nil {
+		return fmt.Errorf("load: vCPU 0: %w", err)
+	}
+	m.phase = phaseLoaded
+	return nil
+}

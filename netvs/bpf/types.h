@@ -140,6 +140,9 @@ struct event {
 
 const struct event *unused_event __attribute__((unused));
 
+/* How long a learned address stays reachable after the last packet to it. */
+#define PIN_IDLE_NS (120 * 1000000000ULL)
+
 /* Set by the loader. */
 volatile const __be32 guest_addr;
 volatile const __be32 gateway_addr;
@@ -186,7 +189,7 @@ struct {
 	});
 } policies SEC(".maps");
 
-/* Addresses of allowed names, until when (CLOCK_MONOTONIC, ns). */
+/* Addresses learned from allowed names, until when (CLOCK_MONOTONIC, ns). */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 262144);

@@ -131,12 +131,19 @@ static __always_inline int matches(struct rule *r, struct packet *p)
 	return p->destination_port >= r->low && p->destination_port <= r->high;
 }
 
+/* An address learned from an allowed name. As long as it is in use it is not forgotten: a download may take longer
+ * than the name's time to live. */
 static __always_inline int pinned(struct packet *p)
 {
 	struct pin key = { .epoch = p->sandbox.epoch, .addr = p->ip.daddr };
 	__u64 *until = bpf_map_lookup_elem(&pins, &key);
+	__u64 now = bpf_ktime_get_ns();
 
-	return until && *until > bpf_ktime_get_ns();
+	if (!until || *until <= now)
+		return 0;
+	if (*until - now < PIN_IDLE_NS)
+		*until = now + PIN_IDLE_NS;
+	return 1;
 }
 
 /* The sandbox's policy for the packet's destination: the rules of the longest prefix, then learned addresses, then

@@ -54,6 +54,8 @@ type Options struct {
 	StateDir string
 	// GuestKernel (an ELF) and GuestRootfs (an ext4 image) are what `cella setup` leaves behind.
 	GuestKernel, GuestRootfs string
+	// AssetsErr is why they could not be found, where a path is empty.
+	AssetsErr error
 	// SyscallCPL runs a guest that executes SYSCALL in user mode, and returns the privilege level it arrived at.
 	// Nil fails the check, because then nobody knows.
 	SyscallCPL func(context.Context) (cpl int, err error)
@@ -107,8 +109,12 @@ func checks(o Options, h host) []check {
 		{"vm_create_time", false, func(context.Context) Check { return judgeCreateTime(h.createTime()) }},
 		{"reflink", true, func(context.Context) Check { return judgeReflink(h.reflink(o.StateDir)) }},
 		{"open_files", true, func(context.Context) Check { return judgeFiles(h.openFiles()) }},
-		{"guest_kernel", true, func(context.Context) Check { return judgeAsset("guest kernel", o.GuestKernel, h.elf(o.GuestKernel)) }},
-		{"guest_rootfs", true, func(context.Context) Check { return judgeAsset("base rootfs", o.GuestRootfs, h.ext4(o.GuestRootfs)) }},
+		{"guest_kernel", true, func(context.Context) Check {
+			return judgeAsset("guest kernel", o.GuestKernel, h.asset(o, o.GuestKernel, h.elf))
+		}},
+		{"guest_rootfs", true, func(context.Context) Check {
+			return judgeAsset("base rootfs", o.GuestRootfs, h.asset(o, o.GuestRootfs, h.ext4))
+		}},
 		{"memory", false, func(context.Context) Check { return judgeMemory(h.memory()) }},
 		{"cgroup_v2", false, func(context.Context) Check { return judgeCgroup(h.cgroup()) }},
 		{"userfaultfd", false, func(context.Context) Check { return judgeUffd(h.uffd()) }},

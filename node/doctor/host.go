@@ -51,5 +51,13 @@ func realHost() host {
 	}
 }
 
+// asset reads the file, if there is a path to it.
+func (h host) asset(o Options, path string, read func(string) error) error {
+	if path == "" && o.AssetsErr != nil {
+		return o.AssetsErr
+	}
+	return read(path)
+}
+
 // ms prints a duration as the milliseconds people compare.
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cella.dev/cella/vmm"
+	"cella.dev/cella/vmm/nano"
 )
 
 func TestJudges(t *testing.T) {
@@ -19,18 +22,19 @@ func TestJudges(t *testing.T) {
 		status    Status
 		found, do string
 	}{
-		{"kvm is whole", judgeKVM(kvmFacts{apiVersion: 12}, nil), OK, "API version 12, every needed capability", ""},
+		{"kvm is whole", judgeKVM(kvmFacts{maxVCPUs: 288}, nil), OK, "has every capability that is needed, up to 288 vCPUs a VM", ""},
 		{"kvm is absent", judgeKVM(kvmFacts{}, absent), Fail, "/dev/kvm does not exist",
 			"enable VT-x or AMD-V in the firmware (or nested virtualization in the hypervisor), then `modprobe kvm_intel` or `modprobe kvm_amd`; without either, `cella lab` emulates such a host"},
 		{"kvm is denied", judgeKVM(kvmFacts{}, denied), Fail, "/dev/kvm: permission denied", "run as root or add the user to the group `kvm`"},
 		{"kvm fails", judgeKVM(kvmFacts{}, errors.New("odd")), Fail, "odd", "look at dmesg for kvm"},
-		{"kvm is of another API", judgeKVM(kvmFacts{apiVersion: 11}, nil), Fail, "KVM API version 11", "use a stock Linux kernel"},
-		{"kvm lacks capabilities", judgeKVM(kvmFacts{apiVersion: 12, missing: []string{"irqfd", "xsave2"}}, nil), Fail,
-			"KVM without irqfd, xsave2", "use a Linux kernel of 5.17 or later"},
+		{"kvm lacks a capability", judgeKVM(kvmFacts{missing: "KVM_CAP_SPLIT_IRQCHIP", since: "4.4"}, nil), Fail,
+			"KVM without KVM_CAP_SPLIT_IRQCHIP", "use Linux 4.4 or later as this machine's kernel"},
 
 		{"syscall enters the kernel", judgeStock(0, nil), OK, "SYSCALL in a guest enters its kernel (CPL 0)", ""},
 		{"syscall stays in user mode", judgeStock(3, nil), Fail, "SYSCALL in a guest arrives at CPL 3 instead of 0",
 			"use `cella lab`: it emulates a standard KVM host in which everything runs"},
+		{"syscall kills the guest", judgeStock(0, fmt.Errorf("probe: %w", &nano.CannotRunError{})), Fail,
+			fmt.Sprintf("a guest that makes a system call dies (%v)", vmm.Exit{}), "use `cella lab`: it emulates a standard KVM host in which everything runs"},
 		{"semantics unknown", judgeStock(0, errNoProbe), Fail, "could not be tried: this build has no nano guest to try it with",
 			"fix the line `kvm` first; or use `cella lab`: it emulates a standard KVM host in which everything runs"},
 
@@ -43,7 +47,7 @@ func TestJudges(t *testing.T) {
 
 		{"reflinks", judgeReflink(reflinkFacts{dir: "/s", freeBytes: 20e9}, nil), OK, "/s clones files (FICLONE), 20.0 GB free", ""},
 		{"reflinks but is full", judgeReflink(reflinkFacts{dir: "/s", freeBytes: 1e9}, nil), Warn, "/s clones files (FICLONE), 1.0 GB free",
-			"make room or name another directory with --state-dir"},
+			"make room or name another directory with --state"},
 		{"cannot reflink", judgeReflink(reflinkFacts{dir: "/s", cloneErr: unix.EOPNOTSUPP, mkfsXFS: true, loop: true}, nil), Fail,
 			"/s can't clone files (FICLONE: operation not supported)",
 			"an XFS image can be loop-mounted there: `truncate -s 20G IMG && mkfs.xfs -m reflink=1 IMG && mount -o loop IMG DIR`"},
@@ -52,9 +56,9 @@ func TestJudges(t *testing.T) {
 			"an XFS image can be loop-mounted there: `truncate -s 20G IMG && mkfs.xfs -m reflink=1 IMG && mount -o loop IMG DIR`; first: " +
 				"mkfs.xfs is missing (`apt-get install xfsprogs`), /dev/loop-control does not open (`modprobe loop`, as root)"},
 		{"may not write", judgeReflink(reflinkFacts{dir: "/s", cloneErr: unix.EACCES}, nil), Fail,
-			"/s can't clone files (FICLONE: permission denied)", "run as root, or name a directory of your own with --state-dir"},
+			"/s can't clone files (FICLONE: permission denied)", "run as root, or name a directory of your own with --state"},
 		{"state is a file", judgeReflink(reflinkFacts{}, errors.New("/s is not a directory")), Fail, "/s is not a directory",
-			"name another directory with --state-dir"},
+			"name another directory with --state"},
 
 		{"files for nobody", judgeFiles(256, nil), Fail, "256 open files, enough for 0 sandboxes",
 			"raise it: `ulimit -n 1048576`, or LimitNOFILE=1048576 in the service's unit"},

@@ -7,16 +7,15 @@ import (
 	"os"
 	"strings"
 	"time"
-)
 
-// kvmAPIVersion is the only stable one (Documentation/virt/kvm/api.rst §4.1).
-const kvmAPIVersion = 12
+	"cella.dev/cella/vmm/nano"
+)
 
 // kvmFacts is what /dev/kvm says about itself.
 type kvmFacts struct {
-	apiVersion int
-	// missing names the needed capabilities that it lacks.
-	missing []string
+	maxVCPUs int
+	// missing names the first needed capability that it lacks, since the Linux that first had it; both may be empty.
+	missing, since string
 }
 
 func judgeKVM(f kvmFacts, err error) Check {
@@ -30,20 +29,21 @@ func judgeKVM(f kvmFacts, err error) Check {
 			Means: "this user may not create VMs", Do: "run as root or add the user to the group `kvm`"}
 	case err != nil:
 		return Check{Status: Fail, Found: err.Error(), Means: "/dev/kvm does not work", Do: "look at dmesg for kvm"}
-	case f.apiVersion != kvmAPIVersion:
-		return Check{Status: Fail, Found: fmt.Sprintf("KVM API version %d", f.apiVersion),
-			Means: fmt.Sprintf("cella speaks version %d, the only stable one", kvmAPIVersion), Do: "use a stock Linux kernel"}
-	case len(f.missing) > 0:
-		return Check{Status: Fail, Found: "KVM without " + strings.Join(f.missing, ", "),
-			Means: "the VMM needs each of them", Do: "use a Linux kernel of 5.17 or later"}
+	case f.missing != "":
+		return Check{Status: Fail, Found: "KVM without " + f.missing,
+			Means: "the VMM can't do without it", Do: "use Linux " + f.since + " or later as this machine's kernel"}
 	}
-	return Check{Status: OK, Found: fmt.Sprintf("API version %d, every needed capability", f.apiVersion)}
+	return Check{Status: OK, Found: fmt.Sprintf("has every capability that is needed, up to %d vCPUs a VM", f.maxVCPUs)}
 }
 
 // judgeStock decides by the privilege level that SYSCALL arrived at: hardware and honest emulations say 0.
 func judgeStock(cpl int, err error) Check {
 	const do = "use `cella lab`: it emulates a standard KVM host in which everything runs"
+	var cannot *nano.CannotRunError
 	switch {
+	case errors.As(err, &cannot):
+		return Check{Status: Fail, Found: fmt.Sprintf("a guest that makes a system call dies (%v)", cannot.Exit),
+			Means: "stock guests can't run", Do: do}
 	case err != nil:
 		return Check{Status: Fail, Found: "could not be tried: " + err.Error(),
 			Means: "nobody knows whether a stock kernel runs here", Do: "fix the line `kvm` first; or " + do}

@@ -88,20 +88,20 @@ func tryClone(dir string) error {
 func judgeReflink(f reflinkFacts, err error) Check {
 	if err != nil {
 		return Check{Status: Fail, Found: err.Error(), Means: "sandboxes' disks can't be kept there",
-			Do: "name another directory with --state-dir"}
+			Do: "name another directory with --state"}
 	}
 	const gb = 1e9
 	if f.cloneErr == nil {
 		c := Check{Status: OK, Found: fmt.Sprintf("%s clones files (FICLONE), %.1f GB free", f.dir, float64(f.freeBytes)/gb)}
 		if f.freeBytes < 2*gb {
-			c.Status, c.Means, c.Do = Warn, "a template and a few sandboxes fill it", "make room or name another directory with --state-dir"
+			c.Status, c.Means, c.Do = Warn, "a template and a few sandboxes fill it", "make room or name another directory with --state"
 		}
 		return c
 	}
 	c := Check{Status: Fail, Found: fmt.Sprintf("%s can't clone files (FICLONE: %v)", f.dir, f.cloneErr),
 		Means: "every sandbox would copy its template's disk"}
 	if errors.Is(f.cloneErr, fs.ErrPermission) {
-		c.Do = "run as root, or name a directory of your own with --state-dir"
+		c.Do = "run as root, or name a directory of your own with --state"
 		return c
 	}
 	c.Do = "an XFS image can be loop-mounted there: `truncate -s 20G IMG && mkfs.xfs -m reflink=1 IMG && mount -o loop IMG DIR`"
