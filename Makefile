@@ -25,7 +25,7 @@ setup: build
 ## build: bin/cella and bin/cella-agent
 build:
 	go build -trimpath -o bin/cella ./cmd/cella
-	go build -trimpath -ldflags "$(GO_LDFLAGS)" -o bin/cella-agent ./cmd/cella-agent
+	go build -trimpath -tags nethttpomithttp2 -ldflags "$(GO_LDFLAGS)" -o bin/cella-agent ./cmd/cella-agent
 
 ## unit: go test on this machine, nano guests included
 unit: build
@@ -38,6 +38,10 @@ e2e: setup
 ## e2e-sdk: docs/quickstart/hello.mjs with each pinned SDK against cella serve
 e2e-sdk: setup
 	scripts/e2e.sh sdk
+
+## e2e-agent: the bare agent on this machine, with each pinned SDK
+e2e-agent: setup
+	scripts/e2e-agent.sh
 
 ## test: every test; ends with one line "N passed, N failed"
 test: setup

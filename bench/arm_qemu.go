@@ -21,6 +21,7 @@ import (
 
 	"cella.dev/cella/bench/e2b"
 	"cella.dev/cella/guest/wire"
+	"cella.dev/cella/reports"
 )
 
 // DefaultAppend is the guest kernel's command line under QEMU: that of cella's own guests, and no KASLR, with
@@ -119,6 +120,7 @@ func (w *qemuWork) createExec(ctx context.Context) (Sample, error) {
 	if err != nil {
 		return sample, err
 	}
+	sample.Phases = []reports.PhaseSample{{Name: "boot", Duration: sample.Total}, {Name: "exec", Duration: took}}
 	sample.Total += took
 	kill := sample.Release
 	sample.Release = func() error {
@@ -167,14 +169,15 @@ func (w *qemuWork) boot(ctx context.Context) (cid uint32, sample Sample, err err
 }
 
 func (q *QEMU) args(cid uint32) []string {
-	machine, console, appended := "microvm,acpi=on,pit=off,pic=off,rtc=on,x-option-roms=off,auto-kernel-cmdline=off", "null", q.Append
+	machine, console, appended := "microvm,acpi=on,pit=off,pic=off,rtc=on,auto-kernel-cmdline=off", "null", q.Append
 	if q.Console == "" {
 		machine += ",isa-serial=off"
 	} else {
 		console, appended = "file:"+q.Console, "console=ttyS0 "+strings.NewReplacer("quiet ", "", "loglevel=1 ", "", "8250.nr_uarts=0 ", "").Replace(appended)
 	}
 	return []string{
-		"-M", machine, "-accel", "kvm", "-cpu", "host", "-smp", "1", "-m", fmt.Sprint(q.MemoryMiB),
+		// qboot loads the kernel at once; the default firmware of a machine with ACPI tables is SeaBIOS.
+		"-M", machine, "-bios", "qboot.rom", "-accel", "kvm", "-cpu", "host", "-smp", "1", "-m", fmt.Sprint(q.MemoryMiB),
 		"-nodefaults", "-no-user-config", "-display", "none", "-serial", console, "-no-reboot",
 		"-kernel", q.Kernel, "-initrd", q.Initrd, "-append", appended,
 		// snapshot=on puts a copy-on-write overlay over the image, in a temporary file.

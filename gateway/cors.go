@@ -2,7 +2,7 @@ package gateway
 
 import "github.com/valyala/fasthttp"
 
-const exposedHeaders = "X-Next-Token, X-Total-Running, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, Retry-After"
+const exposedHeaders = "X-Next-Token, X-Total-Running, Server-Timing, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, Retry-After"
 
 // allowAnyOrigin lets browsers read the answer. It is set on errors too: a page that can't read a 502 reports
 // a CORS failure instead of the reason.

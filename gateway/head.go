@@ -29,11 +29,13 @@ func writeRequestHead(w *bufio.Writer, ctx *fasthttp.RequestCtx, t target, upgra
 	w.WriteString(" HTTP/1.1\r\n")
 	named := connectionNames(h.Peek("Connection"))
 	hosted := false
+	_, fronted := ctx.Conn().(translated)
+	forward := !t.isAgent() && !fronted
 	for key, value := range h.All() {
 		if hopByHop[string(key)] || secretHeaders[string(key)] || named[string(key)] {
 			continue
 		}
-		if !t.isAgent() && bytes.HasPrefix(key, []byte("X-Forwarded-")) {
+		if forward && bytes.HasPrefix(key, []byte("X-Forwarded-")) {
 			continue
 		}
 		hosted = hosted || string(key) == "Host"
@@ -42,7 +44,7 @@ func writeRequestHead(w *bufio.Writer, ctx *fasthttp.RequestCtx, t target, upgra
 	if !hosted {
 		w.WriteString("Host: sandbox\r\n")
 	}
-	if !t.isAgent() {
+	if forward {
 		writeForwarded(w, ctx)
 	}
 	if upgrade != nil {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -101,8 +102,23 @@ func (s *Server) create(r *request, defaultTimeout int64, secure bool) error {
 	if err != nil {
 		return err
 	}
+	if timing := serverTiming(sb.Phases); timing != "" {
+		r.Response.Header.Set("Server-Timing", timing)
+	}
 	writeJSON(r.RequestCtx, fasthttp.StatusCreated, s.sandboxBody(sb))
 	return nil
+}
+
+// serverTiming tells where the time of a create went, in the header's milliseconds (W3C Server Timing).
+func serverTiming(phases []node.Phase) string {
+	var b strings.Builder
+	for i, p := range phases {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s;dur=%.6f", p.Name, float64(p.Duration.Nanoseconds())/1e6)
+	}
+	return b.String()
 }
 
 func (s *Server) createRequest(team string, body *newSandbox, defaultTimeout int64, secure bool) (node.CreateRequest, error) {

@@ -44,32 +44,35 @@ func (n *agentNode) Create(ctx context.Context, req node.CreateRequest) (node.Sa
 	n.t.Cleanup(stop)
 	lines := bufio.NewScanner(stderr)
 	for lines.Scan() {
-		if m := servingAt.FindStringSubmatch(lines.Text()); m != nil {
-			go func() {
-				for lines.Scan() {
-				}
-			}()
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			fs := n.sandboxes[sb.ID]
-			fs.ports[49983] = m[1]
-			fs.stop = append(fs.stop, stop)
-			return sb, nil
+		m := servingAt.FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
 		}
+		go func() {
+			for lines.Scan() { // so that its log does not fill the pipe
+			}
+		}()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		fs := n.sandboxes[sb.ID]
+		fs.ports[49983] = m[1]
+		fs.stop = append(fs.stop, stop)
+		return sb, nil
 	}
 	return sb, fmt.Errorf("%s ended before it served", n.binary)
 }
 
+// Dial reaches the agent of a sandbox, and the host's own loopback for every other port.
 func (n *agentNode) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
 	n.mu.Lock()
 	fs := n.sandboxes[id]
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	if fs != nil && fs.ports[port] != "" {
+		addr = fs.ports[port]
+	}
 	n.mu.Unlock()
 	if fs == nil {
 		return nil, node.ErrNotFound
-	}
-	addr := fs.ports[port]
-	if addr == "" {
-		addr = fmt.Sprintf("127.0.0.1:%d", port)
 	}
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", addr)
@@ -79,9 +82,15 @@ func (n *agentNode) Dial(ctx context.Context, id string, port int) (net.Conn, er
 	return c, nil
 }
 
-// TestUnmodifiedSDKs runs the quick start with each pinned SDK through the gateway. CELLA_SDK_MODULES is a
-// node_modules with them (set-up makes one).
-func TestUnmodifiedSDKs(t *testing.T) {
+// sdkRig is a gateway over agents, and a directory in which node finds the SDKs and the scripts.
+type sdkRig struct {
+	*rig
+	dir string
+}
+
+// newSDKRig needs a node_modules with the SDKs: CELLA_SDK_MODULES, or what set-up has cached.
+func newSDKRig(t *testing.T) *sdkRig {
+	t.Helper()
 	modules := os.Getenv("CELLA_SDK_MODULES")
 	if modules == "" {
 		cache, err := os.UserCacheDir()
@@ -101,28 +110,60 @@ func TestUnmodifiedSDKs(t *testing.T) {
 	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
-	script, err := os.ReadFile("../docs/quickstart/hello.mjs")
+	scripts, err := filepath.Glob("e2btest/agent/*.mjs")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "hello.mjs"), script, 0o644); err != nil {
-		t.Fatal(err)
+	// Copied, because node looks for packages from where a script really is.
+	for _, from := range append(scripts, "../docs/quickstart/hello.mjs") {
+		content, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(from)), content, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
-
 	r := newRig(t, func(c *Config) {
 		c.Node = &agentNode{fakeNode: c.Node.(*fakeNode), t: t, binary: binary}
 	})
-	for _, sdk := range []string{"e2b", "e2b-2.45"} {
+	return &sdkRig{rig: r, dir: dir}
+}
+
+// run calls node in the directory.
+func (r *sdkRig) run(sdk string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "node", args...)
+	cmd.Dir = r.dir
+	cmd.Env = append(os.Environ(), "E2B_SDK="+sdk, "E2B_API_KEY="+r.key, "E2B_API_URL="+r.url, "E2B_SANDBOX_URL="+r.url)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+var sdks = []string{"e2b", "e2b-2.45"}
+
+// TestQuickStart runs docs/quickstart with each pinned SDK through the gateway.
+func TestQuickStart(t *testing.T) {
+	r := newSDKRig(t)
+	for _, sdk := range sdks {
 		t.Run(sdk, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, "node", filepath.Join(dir, "hello.mjs"))
-			cmd.Env = append(os.Environ(), "E2B_SDK="+sdk, "E2B_API_KEY="+r.key, "E2B_API_URL="+r.url, "E2B_SANDBOX_URL="+r.url)
-			out, err := cmd.CombinedOutput()
-			if err != nil || strings.Count(string(out), "ok  ") != 6 {
+			out, err := r.run(sdk, "hello.mjs")
+			if err != nil || strings.Count(out, "ok  ") != 6 {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			t.Logf("\n%s", out)
+		})
+	}
+}
+
+// TestAgentThroughTheGateway runs the agent's own tests, but with the gateway between SDK and agent.
+func TestAgentThroughTheGateway(t *testing.T) {
+	r := newSDKRig(t)
+	for _, sdk := range sdks {
+		t.Run(sdk, func(t *testing.T) {
+			if out, err := r.run(sdk, "--test", "--test-concurrency=2"); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
 		})
 	}
 }

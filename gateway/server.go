@@ -28,11 +28,11 @@ type Config struct {
 	MaxTimeout time.Duration
 	// CreateTimeout bounds a create or kill; 0 means a minute, as long as SDKs wait.
 	CreateTimeout time.Duration
+	// HeadTimeout bounds the arrival of a request's head; 0 means 30 seconds.
+	HeadTimeout time.Duration
 }
 
 const (
-	// headTime is how long a client may take to send a request's head.
-	headTime = 30 * time.Second
 	// idleTime is how long a kept-alive connection may be silent. It is longer than what SDKs and load
 	// balancers use, so that the side closer to the user closes first.
 	idleTime = 620 * time.Second
@@ -60,7 +60,7 @@ type Server struct {
 	stop       context.CancelFunc
 }
 
-// New makes a server that is not serving yet.
+// New makes a server that is not serving yet. Shutdown ends what it has started.
 func New(c Config) (*Server, error) {
 	if c.Node == nil || c.Keys == nil {
 		return nil, errors.New("gateway: Config needs Node and Keys")
@@ -74,6 +74,9 @@ func New(c Config) (*Server, error) {
 	if c.CreateTimeout == 0 {
 		c.CreateTimeout = time.Minute
 	}
+	if c.HeadTimeout == 0 {
+		c.HeadTimeout = 30 * time.Second
+	}
 	hangups, err := newHangupWatcher()
 	if err != nil {
 		return nil, err
@@ -85,18 +88,19 @@ func New(c Config) (*Server, error) {
 	}
 	s.background, s.stop = context.WithCancel(context.Background())
 	s.upstreams = newUpstreams(s.background, c.Node)
-	s.http = s.newHTTPServer()
+	go s.upstreams.sweep()
+	s.http = s.newHTTPServer(c.HeadTimeout)
 	return s, nil
 }
 
-func (s *Server) newHTTPServer() *fasthttp.Server {
+func (s *Server) newHTTPServer(headTimeout time.Duration) *fasthttp.Server {
 	return &fasthttp.Server{
 		Handler:      s.handle,
 		ErrorHandler: refuseBadRequest,
 		Logger:       debugLogger{s.log},
 		// Uploads are streamed, so only the head has to arrive in time and in bounds; whoever reads a body
 		// bounds it.
-		ReadTimeout:                  headTime,
+		ReadTimeout:                  headTimeout,
 		IdleTimeout:                  idleTime,
 		ReadBufferSize:               headBytes,
 		StreamRequestBody:            true,
@@ -112,7 +116,6 @@ func (s *Server) newHTTPServer() *fasthttp.Server {
 
 // Serve answers on ln until Shutdown, and then returns nil.
 func (s *Server) Serve(ln net.Listener) error {
-	go s.upstreams.sweep()
 	return s.http.Serve(ln)
 }
 

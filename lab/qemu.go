@@ -15,7 +15,7 @@ import (
 )
 
 // kernelArgs are for the lab's own kernel. See docs/decisions for what each buys.
-const kernelArgs = "console=ttyS0 panic=-1 quiet mitigations=off kvm.halt_poll_ns=0 tsc=reliable clocksource=tsc nokaslr " +
+const kernelArgs = "console=ttyS0 panic=-1 quiet mitigations=off kvm.halt_poll_ns=0 cpuidle.off=1 tsc=reliable clocksource=tsc nokaslr " +
 	"audit=0 cryptomgr.notests random.trust_cpu=on"
 
 // machine is one QEMU process with the files it was started with. QEMU gets descriptors instead of paths, so

@@ -192,7 +192,7 @@ func TestCommandsAreExact(t *testing.T) {
 			continue // E2B's agent reports -1 for a signal
 		}
 		if got != tc.want {
-			t.Errorf("%s: got %q, want %q", tc.line, got, tc.want)
+			t.Errorf("%s: got %+v, want %+v", tc.line, got, tc.want)
 		}
 	}
 	big := run(t, n, s, agentrpc.Shell("head -c 3000000 /dev/zero | tr '\\0' x"))
@@ -261,7 +261,7 @@ func TestDisksAreSeparate(t *testing.T) {
 	a, b := create(t, n, node.CreateRequest{}), create(t, n, node.CreateRequest{})
 	sh(t, n, a, "echo of a > /home/user/f && sync")
 	if r := run(t, n, b, agentrpc.Shell("cat /home/user/f")); r.code != 1 {
-		t.Errorf("b reads a's file: %q", r)
+		t.Errorf("b reads a's file: %+v", r)
 	}
 	sh(t, n, b, "echo of b > /home/user/f && sync")
 	if got := sh(t, n, a, "cat /home/user/f"); got != "of a" {

@@ -82,10 +82,10 @@ func waterfall(s *Scenario) template.HTML {
 		d.text(chartWidth-valueWidth+8, y+14, "start", "value", fmt.Sprintf("%s · %.1f %%", FormatNS(int64(length)), share))
 	}
 	for i, name := range names {
-		row(i, name, begin, s.Phases[name].Mean, fmt.Sprintf("phase shade%d", i%2))
+		row(i, name, begin, s.Phases[name].Mean, fmt.Sprintf("%s shade%d", armClass(s.Params.Arm), i%2))
 		begin += s.Phases[name].Mean
 	}
-	row(len(names), "total", 0, s.Mean, "phase total")
+	row(len(names), "total", 0, s.Mean, "total")
 	return d.html()
 }
 
@@ -151,7 +151,7 @@ func spectrumLine(d *drawing, s *Scenario, x, y scale) []label {
 	ok := h.TotalCount()
 	for _, rank := range ranks(ok) {
 		// A rank's place counts the failures as slower than any success.
-		beyond := float64(s.N) / max(float64(int64(s.N)-rank), 1)
+		beyond := float64(s.N) / float64(int64(s.N)-rank+1)
 		point := [2]float64{x.at(beyond), y.at(float64(min(valueAtRank(h, rank), s.Max)))}
 		if int64(s.N)-rank >= minBeyond || rank <= (ok+1)/2 {
 			sound = append(sound, point)

@@ -61,7 +61,7 @@ func collect(root fs.FS, lab bool) Env {
 		env.Kind = "lab"
 	}
 	env.Kernel = read(root, "proc/sys/kernel/osrelease")
-	env.Cmdline = read(root, "proc/cmdline")
+	env.Cmdline = cmdline(read(root, "proc/cmdline"))
 	env.Mitigation = readDir(root, "sys/devices/system/cpu/vulnerabilities", "")
 	env.KVM = map[string]string{}
 	for _, module := range []string{"kvm", "kvm_intel", "kvm_amd"} {
@@ -75,6 +75,12 @@ func collect(root fs.FS, lab bool) Env {
 		env.Load1, _ = strconv.ParseFloat(load[0], 64)
 	}
 	return env
+}
+
+// cmdline leaves out what the lab tells its own init, which differs with the files that a run takes in.
+func cmdline(s string) string {
+	words := slices.DeleteFunc(strings.Fields(s), func(word string) bool { return strings.HasPrefix(word, "CELLA_") })
+	return strings.Join(words, " ")
 }
 
 // class hashes everything but the load.

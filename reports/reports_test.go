@@ -279,7 +279,7 @@ func TestFingerprint(t *testing.T) {
 			"processor\t: 1\nmodel name\t: A CPU\nflags\t\t: b a hypervisor\n"),
 		"proc/meminfo":              file("MemTotal:       24576000 kB\nMemFree: 1 kB\n"),
 		"proc/sys/kernel/osrelease": file("6.12.1\n"),
-		"proc/cmdline":              file("quiet\n"),
+		"proc/cmdline":              file("quiet CELLA_LAB_DISKS=3\n"),
 		"proc/loadavg":              file("0.50 0.40 0.30 1/100 999\n"),
 		"sys/devices/system/cpu/vulnerabilities/meltdown":      file("Not affected\n"),
 		"sys/module/kvm/parameters/halt_poll_ns":               file("0\n"),
@@ -289,7 +289,7 @@ func TestFingerprint(t *testing.T) {
 		"sys/module/kvm_intel/parameters/unrelated/not_a_file": file(""),
 	}
 	env := collect(root, true)
-	if env.Kind != "lab" || env.CPU.Model != "A CPU" || env.CPU.Count != 2 || !env.CPU.Virtual || env.Kernel != "6.12.1" ||
+	if env.Kind != "lab" || env.CPU.Model != "A CPU" || env.CPU.Count != 2 || !env.CPU.Virtual || env.Kernel != "6.12.1" || env.Cmdline != "quiet" ||
 		env.MemoryMiB != 24000 || env.THP != "madvise" || env.Load1 != 0.5 ||
 		env.KVM["kvm.halt_poll_ns"] != "0" || env.KVM["kvm_amd.npt"] != "Y" || env.Mitigation["meltdown"] != "Not affected" {
 		t.Errorf("got %+v", env)

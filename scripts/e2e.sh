@@ -18,7 +18,7 @@ guests() {
   if native; then
     out/e2e/e2e-guests.sh
   else
-    bin/cella lab run --timeout 25m --in out/e2e:/in/e2e -- /in/e2e/e2e-guests.sh
+    bin/cella lab run --clock real --timeout 25m --in out/e2e:/in/e2e -- /in/e2e/e2e-guests.sh
   fi 2>&1 | tee out/e2e.log | grep --line-buffered -E '^(=== RUN|\s*--- |ok|FAIL|PASS|panic|cella)'
   return "${PIPESTATUS[0]}"
 }
@@ -42,9 +42,12 @@ sdk() {
   grep -q apiKey out/up.json || { echo "--- FAIL: cella up did not get ready" | tee -a out/sdk.log; tail -n 30 out/up.log; return 1; }
   export E2B_API_KEY E2B_API_URL="http://127.0.0.1:$port" E2B_SANDBOX_URL="http://127.0.0.1:$port"
   E2B_API_KEY=$(grep -oE 'e2b_[0-9a-f]+' out/up.json)
-  local failed=0 name
+  # A copy that finds the SDKs which set-up fetched, run by the node which set-up found or fetched.
+  local cache=${CELLA_CACHE:-$HOME/.cache/cella} failed=0 name
+  ln -sfn "$cache/sdk/node_modules" out/node_modules
+  cp docs/quickstart/hello.mjs out/hello.mjs
   for name in e2b e2b-2.45; do
-    if E2B_SDK=$name timeout 300 node docs/quickstart/hello.mjs 2>&1 | tee out/sdk-"$name".log; then
+    if E2B_SDK=$name timeout 300 "$cache/node/node" out/hello.mjs 2>&1 | tee out/sdk-"$name".log; then
       echo "--- PASS: hello.mjs with $name" | tee -a out/sdk.log
     else
       echo "--- FAIL: hello.mjs with $name" | tee -a out/sdk.log

@@ -71,6 +71,7 @@ func (m *Machine) addKick(d *attached, queue int, addr uint64) error {
 }
 
 func (d *attached) close() error {
+	d.transport.Close() // a device works from goroutines of its own; the memory goes next
 	var errs []error
 	for _, fd := range d.kicks {
 		errs = append(errs, fd.Close())

@@ -72,6 +72,8 @@ type Machine struct {
 	kicks   *notifier
 	devices []*attached
 	msrs    []uint32
+	// tscKHz is the rate of the guest's TSC.
+	tscKHz uint32
 	// restored: the guest came from a saved state and must be told that time has passed.
 	restored bool
 
@@ -142,7 +144,7 @@ func (m *Machine) buildVCPUs() error {
 		if err != nil {
 			return err
 		}
-		c := &vcpu{id: id, kvm: k, m: m, wake: make(chan struct{}, 1), cpuid: guestCPUID(supported, id, m.shape.VCPUs)}
+		c := &vcpu{id: id, kvm: k, m: m, cpuid: guestCPUID(supported, id, m.shape.VCPUs)}
 		m.vcpus = append(m.vcpus, c)
 		if err := k.SetCPUID(c.cpuid); err != nil {
 			return err
@@ -151,7 +153,9 @@ func (m *Machine) buildVCPUs() error {
 			return fmt.Errorf("vCPU %d: %w", id, err)
 		}
 	}
-	return nil
+	khz, err := m.vcpus[0].kvm.TSCKHz()
+	m.tscKHz = uint32(khz)
+	return err
 }
 
 // deliver puts an interrupt message of the IOAPIC to the local APICs. This is one system call and needs no
@@ -192,8 +196,7 @@ func (m *Machine) Close() error {
 	m.awaitParked()
 	var errs []error
 	for _, c := range m.vcpus {
-		c.endThread()
-		errs = append(errs, c.kvm.Close())
+		errs = append(errs, c.endThread(), c.kvm.Close())
 	}
 	if m.kicks != nil {
 		errs = append(errs, m.kicks.close())

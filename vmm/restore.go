@@ -70,7 +70,8 @@ func (m *Machine) accepts(s *State) error {
 	return nil
 }
 
-// restore sets a vCPU that has never run. The order matters:
+// restore sets a vCPU that has never run. Each call costs some microseconds, so what a fresh vCPU has anyway is
+// left out. The order matters:
 //
 //   - CPUID first: it decides which of the other values KVM takes.
 //   - Registers before special registers, and both before events: setting registers drops pending exceptions.
@@ -89,8 +90,10 @@ func (c *vcpu) restore(s *VCPUState, tscKHz uint32) error {
 		}
 		c.cpuid = s.CPUID
 	}
-	if err := c.kvm.SetMPState(s.MP); err != nil {
-		return err
+	if s.MP != freshMP(c.id) {
+		if err := c.kvm.SetMPState(s.MP); err != nil {
+			return err
+		}
 	}
 	if err := c.kvm.SetRegs(&s.Regs); err != nil {
 		return err
@@ -104,8 +107,10 @@ func (c *vcpu) restore(s *VCPUState, tscKHz uint32) error {
 	if err := c.kvm.SetXCRs(&s.XCRs); err != nil {
 		return err
 	}
-	if err := c.kvm.SetDebugRegs(&s.DebugRegs); err != nil {
-		return err
+	if s.DebugRegs != freshDebugRegs {
+		if err := c.kvm.SetDebugRegs(&s.DebugRegs); err != nil {
+			return err
+		}
 	}
 	if err := c.kvm.SetLAPIC(&s.LAPIC); err != nil {
 		return err
@@ -116,15 +121,23 @@ func (c *vcpu) restore(s *VCPUState, tscKHz uint32) error {
 	return c.kvm.SetEvents(&s.Events)
 }
 
+// freshMP is the state of a vCPU that was just made: the first one runs, the others wait for an INIT.
+func freshMP(id int) kvm.MPState {
+	if id == 0 {
+		return kvm.MPRunnable
+	}
+	return kvm.MPUninitialized
+}
+
+// freshDebugRegs are the debug registers after a reset (Intel SDM vol. 3 table 10-1).
+var freshDebugRegs = kvm.DebugRegs{DR6: 0xffff0ff0, DR7: 0x400}
+
 // maxTSCDriftPPM is how far two hosts' TSC rates may differ before the guest's is scaled: what a clock
 // synchronised by NTP corrects anyway.
 const maxTSCDriftPPM = 250
 
 func (c *vcpu) restoreTSCRate(khz uint32) error {
-	have, err := c.kvm.TSCKHz()
-	if err != nil {
-		return err
-	}
+	have := c.m.tscKHz
 	diff := int64(khz) - int64(have)
 	if max(diff, -diff)*1e6 <= maxTSCDriftPPM*int64(khz) {
 		return nil
@@ -132,6 +145,7 @@ func (c *vcpu) restoreTSCRate(khz uint32) error {
 	if err := c.kvm.SetTSCKHz(int(khz)); err != nil {
 		return fmt.Errorf("the guest's TSC runs at %d kHz, this host's at %d: %w", khz, have, err)
 	}
+	c.m.tscKHz = khz
 	return nil
 }
 
@@ -144,10 +158,8 @@ const farTSC = 1 << 44
 // write one that is taken as it is. The other vCPUs are then meant to be synchronised with the first.
 func (c *vcpu) restoreMSRs(entries []kvm.MSREntry) error {
 	if c.id == 0 && len(entries) > 0 && entries[0].Index == msrTSC {
-		far := []kvm.MSREntry{{Index: msrTSC, Data: entries[0].Data + farTSC}}
-		if err := c.kvm.SetMSRs(far); err != nil {
-			return err
-		}
+		far := kvm.MSREntry{Index: msrTSC, Data: entries[0].Data + farTSC}
+		entries = append([]kvm.MSREntry{far}, entries...)
 	}
 	for len(entries) > 0 {
 		err := c.kvm.SetMSRs(entries)
@@ -158,8 +170,7 @@ func (c *vcpu) restoreMSRs(entries []kvm.MSREntry) error {
 		if !errors.As(err, &rejected) || !mayReject(rejected.Index) {
 			return err
 		}
-		i := slices.IndexFunc(entries, func(e kvm.MSREntry) bool { return e.Index == rejected.Index })
-		entries = entries[i+1:]
+		entries = entries[rejected.Position+1:]
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package vmm
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"cella.dev/cella/vmm/kvm"
 )
@@ -20,15 +21,11 @@ func (m *Machine) Save() (*State, error) {
 			return nil, fmt.Errorf("save: vCPU %d: %w", i, err)
 		}
 	}
-	khz, err := m.vcpus[0].kvm.TSCKHz()
-	if err != nil {
-		return nil, fmt.Errorf("save: %w", err)
-	}
 	clock, err := m.vm.Clock()
 	if err != nil {
 		return nil, fmt.Errorf("save: %w", err)
 	}
-	s.TSCKHz, s.ClockNanos = uint32(khz), clock.Clock
+	s.TSCKHz, s.ClockNanos = m.tscKHz, clock.Clock
 	s.IOAPIC = m.ioapic.Save(nil)
 	if m.bus.serial != nil {
 		s.Serial = m.bus.serial.AppendBinary(nil)
@@ -71,12 +68,10 @@ func (c *vcpu) save(s *VCPUState) (err error) {
 	if s.MSRs, err = c.saveMSRs(); err != nil {
 		return err
 	}
-	if s.Events, err = c.kvm.Events(); err != nil {
-		return err
-	}
-	// Read back rather than taken from New: KVM fills in what depends on control registers, and a copy of a
-	// copy must get the same CPUID as the first.
-	s.CPUID, err = c.kvm.CPUID()
+	// As it was set, not as KVM has it now with what depends on control registers filled in: a pooled machine
+	// on the same kind of host has the same already, and need not set it again.
+	s.CPUID = c.cpuid
+	s.Events, err = c.kvm.Events()
 	return err
 }
 
@@ -86,40 +81,19 @@ func (c *vcpu) saveMSRs() ([]kvm.MSREntry, error) {
 	for i, index := range c.m.msrs {
 		entries[i].Index = index
 	}
-	for from := 0; ; {
+	for from := 0; from < len(entries); {
 		err := c.kvm.GetMSRs(entries[from:])
 		var rejected *kvm.RejectedMSRError
-		if !errors.As(err, &rejected) {
-			if err != nil {
-				return nil, err
-			}
+		if err == nil {
 			break
 		}
-		from = dropMSR(&entries, rejected.Index)
-		c.m.msrs = without(c.m.msrs, rejected.Index)
+		if !errors.As(err, &rejected) {
+			return nil, err
+		}
+		from += rejected.Position
+		entries = slices.Delete(entries, from, from+1)
 	}
 	return rearmDeadline(entries), nil
-}
-
-// dropMSR removes the entry with an index and returns where it was.
-func dropMSR(entries *[]kvm.MSREntry, index uint32) int {
-	for i, e := range *entries {
-		if e.Index == index {
-			*entries = append((*entries)[:i], (*entries)[i+1:]...)
-			return i
-		}
-	}
-	return len(*entries)
-}
-
-func without(list []uint32, v uint32) []uint32 {
-	out := make([]uint32, 0, len(list))
-	for _, x := range list {
-		if x != v {
-			out = append(out, x)
-		}
-	}
-	return out
 }
 
 // rearmDeadline replaces a TSC deadline of 0 by the present TSC. The deadline reads 0 as soon as the timer

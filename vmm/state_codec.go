@@ -46,6 +46,21 @@ const (
 	sectionDevice
 )
 
+// sectionSet has a bit for each section by kind and index. Indices end at 63: neither vCPUs nor devices are more.
+type sectionSet [sectionDevice + 1]uint64
+
+// add reports false if the section was there already. Sections that no state can have are not remembered.
+func (s *sectionSet) add(kind sectionKind, index uint16) bool {
+	if kind > sectionDevice || index > 63 {
+		return true
+	}
+	was := s[kind]
+	s[kind] |= 1 << index
+	return s[kind] != was
+}
+
+func (s *sectionSet) has(kind sectionKind, index uint16) bool { return s[kind]>>index&1 == 1 }
+
 var sectionNames = map[sectionKind]string{
 	sectionMachine: "machine", sectionMP: "MP state", sectionRegs: "registers", sectionSregs: "special registers",
 	sectionEvents: "events", sectionDebugRegs: "debug registers", sectionXCRs: "XCRs", sectionLAPIC: "LAPIC",
@@ -162,7 +177,7 @@ func (s *State) UnmarshalBinary(b []byte) error {
 	*s = State{}
 	// The sections are copied once; fields of variable size then point into the copy.
 	body = append([]byte(nil), body...)
-	seen := make(map[[2]uint16]bool, 64)
+	var seen sectionSet
 	for len(body) > 0 {
 		if len(body) < sectionHeadLen {
 			return stateError("section header", "%d bytes are left, want %d", len(body), sectionHeadLen)
@@ -173,17 +188,15 @@ func (s *State) UnmarshalBinary(b []byte) error {
 		if uint64(n) > uint64(len(body)) {
 			return stateError(kind.String(), "length %d exceeds the %d bytes that are left", n, len(body))
 		}
-		if key := [2]uint16{uint16(kind), index}; seen[key] {
+		if !seen.add(kind, index) {
 			return stateError(kind.String(), "section %d is there twice", index)
-		} else {
-			seen[key] = true
 		}
 		if err := s.decodeSection(kind, int(index), body[:n:n]); err != nil {
 			return err
 		}
 		body = body[n:]
 	}
-	return s.checkComplete(seen)
+	return s.checkComplete(&seen)
 }
 
 // checkState checks what frames the sections, and returns them.
@@ -286,10 +299,10 @@ func copyExactly(kind sectionKind, dst, src []byte) error {
 }
 
 // checkComplete checks that no section is missing.
-func (s *State) checkComplete(seen map[[2]uint16]bool) error {
+func (s *State) checkComplete(seen *sectionSet) error {
 	need := func(kind sectionKind, n int) error {
 		for i := range n {
-			if !seen[[2]uint16{uint16(kind), uint16(i)}] {
+			if !seen.has(kind, uint16(i)) {
 				return stateError(kind.String(), "section %d is missing", i)
 			}
 		}

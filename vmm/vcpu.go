@@ -19,8 +19,10 @@ type vcpu struct {
 	kvm   *kvm.VCPU
 	m     *Machine
 	cpuid []kvm.CPUIDEntry
-	// wake has the parked thread enter the guest; closed, it ends the thread.
-	wake   chan struct{}
+	// wake is an eventfd in whose read the parked thread sleeps. The thread is locked to its goroutine, which
+	// a channel would wake only by way of another thread.
+	wake   *kvm.FD
+	ending atomic.Bool // wake ends the thread instead of entering the guest
 	joined chan struct{}
 	tid    int
 	// stopping has the thread park at the next opportunity. Set by stop from any goroutine.
@@ -36,6 +38,11 @@ const firstRunRetries = 100
 // does on a first KVM_RUN what it has put off until then (it may start the VM's worker thread, and reports
 // a bogus ENOMEM when a signal arrives meanwhile); here this is off the path to the first instruction.
 func (c *vcpu) startThread() error {
+	raw, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	c.wake = kvm.NewFD(raw)
 	ready := make(chan error)
 	c.joined = make(chan struct{})
 	go func() {
@@ -44,12 +51,33 @@ func (c *vcpu) startThread() error {
 		defer close(c.joined)
 		c.tid = unix.Gettid()
 		ready <- c.firstRun()
-		for range c.wake {
+		for c.park() {
 			c.loop()
 			c.m.parked()
 		}
 	}()
 	return <-ready
+}
+
+// park sleeps until start or endThread; false means that the thread shall end.
+func (c *vcpu) park() bool {
+	var count [8]byte
+	for {
+		_, err := unix.Read(c.wake.Int(), count[:])
+		switch {
+		case err == nil:
+			return !c.ending.Load()
+		case err != unix.EINTR:
+			panic(fmt.Sprintf("vmm: read of our own eventfd: %v", err))
+		}
+	}
+}
+
+func (c *vcpu) unpark() {
+	one := [8]byte{1}
+	if _, err := unix.Write(c.wake.Int(), one[:]); err != nil {
+		panic(fmt.Sprintf("vmm: write of our own eventfd: %v", err))
+	}
 }
 
 func (c *vcpu) firstRun() error {
@@ -71,7 +99,7 @@ func (c *vcpu) firstRun() error {
 func (c *vcpu) start() {
 	c.stopping.Store(false)
 	c.kvm.SetImmediateExit(false)
-	c.wake <- struct{}{}
+	c.unpark()
 }
 
 // stop has the thread leave the guest and park. It does not wait.
@@ -84,11 +112,14 @@ func (c *vcpu) stop() {
 }
 
 // endThread ends a parked thread.
-func (c *vcpu) endThread() {
-	if c.joined != nil {
-		close(c.wake)
-		<-c.joined
+func (c *vcpu) endThread() error {
+	if c.joined == nil {
+		return nil
 	}
+	c.ending.Store(true)
+	c.unpark()
+	<-c.joined
+	return c.wake.Close()
 }
 
 // loop runs the guest until stop. It leaves only after a KVM_RUN that returned EINTR, which has completed

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"os/signal"
 	"runtime/debug"
 	"strings"
@@ -64,7 +63,7 @@ Ctrl-C keeps what was measured. docs/benchmarks.md says what each scenario measu
 	fl.StringVar(&f.peerURL, "peer-url", os.Getenv("PEER_URL"), "another E2B-compatible server, measured as arm url (default $PEER_URL)")
 	fl.StringVar(&f.peerKey, "peer-api-key", os.Getenv("PEER_API_KEY"), "its API key (default $PEER_API_KEY)")
 	fl.BoolVar(&f.serve, "serve", false, "start a server on loopback for the run, as arm cella")
-	fl.StringVar(&f.state, "state", "", "state directory of that server (default: a temporary one)")
+	fl.StringVar(&f.state, "state", "/var/lib/cella", "state directory of that server; needs reflinks (XFS, btrfs)")
 	fl.StringSliceVar(&f.scenarios, "scenarios", nil, "only these scenarios")
 	fl.StringSliceVar(&f.arms, "arms", nil, "only these arms")
 	fl.IntVar(&f.size.N, "n", 0, "samples of every latency scenario, instead of each one's own number")
@@ -73,7 +72,7 @@ Ctrl-C keeps what was measured. docs/benchmarks.md says what each scenario measu
 	fl.StringVar(&f.clock, "clock", labClock(), "clock of the figures: hardware, instruction or emulated")
 	fl.BoolVar(&f.json, "json", false, "print the result as JSON instead of a table")
 	fl.Uint64Var(&f.seed, "seed", 0, "seed of the order of arms (default: random; it is in the result)")
-	fl.StringVar(&f.cold, "cold", defaultCold(), "command that cold-boots once and prints {\"cold_boot_ns\":N}, as arm cella of cold_boot")
+	fl.StringVar(&f.cold, "cold", "", "command that cold-boots once and prints {\"cold_boot_ns\":N}, as arm cella of cold_boot (default: cella run --cold)")
 	fl.StringVar(&f.crun.Rootfs, "rootfs", "", "directory of a root file system, for arm crun (default: the base template's, mounted)")
 	fl.StringVar(&f.qemu.Kernel, "kernel", "", "guest kernel (bzImage), for arm qemu-microvm (default: set-up's)")
 	fl.StringVar(&f.qemu.Initrd, "initrd", "", "initramfs with the agent, for arm qemu-microvm (default: the base template's)")
@@ -96,13 +95,16 @@ func labClock() string {
 	return reports.ClockHardware
 }
 
-// defaultCold cold-boots the base template with this binary.
-func defaultCold() string {
+// coldCommand cold-boots the base template with this binary, unless a flag names another command.
+func (f *benchFlags) coldCommand() []string {
+	if f.cold != "" {
+		return strings.Fields(f.cold)
+	}
 	self, err := os.Executable()
 	if err != nil {
-		return ""
+		return nil
 	}
-	return self + " run --cold --timing-json base -- true"
+	return []string{self, "run", "--cold", "--timing-json", "--state", f.state, "base", "--", "/bin/true"}
 }
 
 func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) (err error) {
@@ -141,7 +143,7 @@ func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) (err 
 	}
 	plan := bench.Plan{
 		Out: f.out, Scenarios: scenarios, Arms: arms, Log: console.log, Progress: console.progress,
-		Env: reports.Collect(storage(f.state), os.Getenv("CELLA_LAB") != ""),
+		Env: reports.Collect(f.state, os.Getenv("CELLA_LAB") != ""),
 		Run: benchRun(f.clock, f.seed),
 	}
 	result, err := plan.Execute(ctx)
@@ -159,38 +161,28 @@ func runBench(ctx context.Context, f benchFlags, stdout, stderr io.Writer) (err 
 	return nil
 }
 
-// startBenchServer starts this binary's server on loopback. The cleanup stops it.
+// startBenchServer starts this binary's server on loopback, with a run directory of its own, so that another
+// server on the machine is not disturbed. The cleanup stops it.
 func startBenchServer(ctx context.Context, state string, stderr io.Writer) (*bench.Child, func() error, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, fmt.Errorf("find this program: %w", err)
 	}
-	remove := func() error { return nil }
-	if state == "" {
-		if state, err = os.MkdirTemp("", "cella-bench-"); err != nil {
-			return nil, nil, fmt.Errorf("make a state directory: %w", err)
-		}
-		remove = func() error { return os.RemoveAll(state) }
-	}
-	command := []string{self, "serve", "--listen", "127.0.0.1:0", "--state", state, "--print-json"}
-	child, err := bench.StartChild(ctx, command, 5*time.Minute, stderr)
+	run, err := os.MkdirTemp("", "cella-bench-run-")
 	if err != nil {
-		return nil, nil, errors.Join(err, remove())
+		return nil, nil, fmt.Errorf("make a directory of sockets: %w", err)
 	}
-	return child, func() error { return errors.Join(child.Stop(), remove()) }, nil
-}
-
-// storage is a directory on the file system that holds disks.
-func storage(state string) string {
-	if state != "" {
-		return state
+	command := []string{self, "up", "--json", "--listen", "127.0.0.1:0", "--state", state, "--run", run}
+	child, err := bench.StartChild(ctx, command, 10*time.Minute, stderr)
+	if err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(run))
 	}
-	return os.TempDir()
+	return child, func() error { return errors.Join(child.Stop(), os.RemoveAll(run)) }, nil
 }
 
 func benchArms(f benchFlags) []bench.Arm {
 	var arms []bench.Arm
-	cold := strings.Fields(f.cold)
+	cold := f.coldCommand()
 	if f.url != "" {
 		client := e2b.New(e2b.Options{URL: f.url, SandboxURL: f.sandboxURL, APIKey: f.apiKey})
 		arms = append(arms, &bench.Server{
@@ -222,10 +214,9 @@ func benchRun(clock string, seed uint64) reports.Run {
 			}
 		}
 	}
-	if run.Git == "unknown" {
-		if out, err := exec.Command("git", "rev-parse", "HEAD").Output(); err == nil {
-			run.Git = strings.TrimSpace(string(out))
-		}
+	// scripts/bench.sh says it for a binary without a stamp: one built in a linked worktree.
+	if commit := os.Getenv("CELLA_COMMIT"); run.Git == "unknown" && commit != "" {
+		run.Git, run.Dirty = strings.CutSuffix(commit, "-dirty")
 	}
 	run.ID = started.UTC().Format("20060102T150405Z") + "-" + run.Git[:min(len(run.Git), 9)]
 	return run

@@ -55,16 +55,16 @@ func setDefault(s *string, value string) {
 
 // writeInitrd builds the initramfs that the base template boots with.
 func writeInitrd(path, modules string) error {
-	self, err := os.Executable()
+	agent, err := agentBinary()
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return err
 	}
 	f, err := os.Create(path)
 	if err != nil {
 		return fmt.Errorf("write the initramfs: %w", err)
 	}
 	defer f.Close()
-	if err := image.BuildInitrd(f, filepath.Join(filepath.Dir(self), "cella-agent"), modules); err != nil {
+	if err := image.BuildInitrd(f, agent, modules); err != nil {
 		return err
 	}
 	return f.Close()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 )
@@ -16,6 +17,7 @@ type Build struct {
 	// Dir is where the product is put together.
 	Dir    string
 	log    *os.File
+	lock   *os.File
 	report func(string)
 }
 
@@ -45,8 +47,13 @@ func (b *Build) run(ctx context.Context, stdout io.Writer, name string, args []s
 	cmd.Dir = b.Dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
 	cmd.Stdout, cmd.Stderr = stdout, b.log
-	// A group of its own, so that a cancelled build takes the helpers of its command with it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// A group of its own, so that a cancelled build takes the helpers of its command with it. If this process is killed
+	// the command is told to end, and holds the lock until it has: nobody builds in the same place meanwhile.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.ExtraFiles = []*os.File{b.lock}
+	// The signal is sent when the thread that forked ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", name, err, lastLines(b.log, start, 12))

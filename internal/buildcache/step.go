@@ -89,24 +89,26 @@ func (c *Cache) Ensure(ctx context.Context, s Step) (bool, error) {
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return false, fmt.Errorf("create the cache directory: %w", err)
 	}
-	unlock, err := lock(c.Path(s.Name) + ".lock")
+	held, err := lock(c.Path(s.Name)+".lock", func() {
+		c.report(Event{Step: s.Name, Message: "waiting for another set-up", Elapsed: time.Since(start)})
+	})
 	if err != nil {
 		return false, err
 	}
-	defer unlock()
+	defer held.Close()
 	// Another set-up may have built it while this one waited.
 	if c.Fresh(s) && !c.Refresh {
 		c.report(Event{Step: s.Name, Message: "up to date", Done: true, Cached: true, Elapsed: time.Since(start)})
 		return false, nil
 	}
-	if err := c.build(ctx, s, start); err != nil {
+	if err := c.build(ctx, s, start, held); err != nil {
 		return false, fmt.Errorf("set up %s: %w", s.Name, err)
 	}
 	c.report(Event{Step: s.Name, Message: "done", Done: true, Elapsed: time.Since(start)})
 	return true, nil
 }
 
-func (c *Cache) build(ctx context.Context, s Step, start time.Time) error {
+func (c *Cache) build(ctx context.Context, s Step, start time.Time, held *os.File) error {
 	final := c.Path(s.Name)
 	fresh, old := final+".new", final+".old"
 	for _, dir := range []string{fresh, old} {
@@ -123,7 +125,7 @@ func (c *Cache) build(ctx context.Context, s Step, start time.Time) error {
 		return err
 	}
 	defer log.Close()
-	b := &Build{Dir: fresh, log: log, report: func(m string) {
+	b := &Build{Dir: fresh, log: log, lock: held, report: func(m string) {
 		c.report(Event{Step: s.Name, Message: m, Elapsed: time.Since(start)})
 	}}
 	if err := s.Build(ctx, b); err != nil {
@@ -156,23 +158,25 @@ func (s Step) hash() string {
 	return hex.EncodeToString(sum[:]) + "\n"
 }
 
-// lock takes an exclusive lock on path and returns what releases it. It waits for another holder.
-func lock(path string) (func(), error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+// lock takes an exclusive lock on path, which lasts until the file is closed here and in every process that
+// inherited it. If another holds it, it calls waiting and waits.
+func lock(path string, waiting func()) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open the set-up lock: %w", err)
 	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		waiting()
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
 		}
 	}
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	return func() { f.Close() }, nil
+	return f, nil
 }
 
 // syncTree makes the filesystem that holds dir durable, so that a stamp never outlives what it vouches for.

@@ -141,3 +141,23 @@ func TestRunErrorCarriesTheLastLines(t *testing.T) {
 		t.Errorf("the log does not hold the command and all its output: %q", log)
 	}
 }
+
+// What a build's command started goes on holding the lock when this process is gone, so a new set-up waits for it.
+func TestWaitingIsReported(t *testing.T) {
+	dir := t.TempDir()
+	held, err := lock(filepath.Join(dir, "thing.lock"), func() { t.Error("waited for nobody") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var messages []string
+	c := &Cache{Dir: dir, Report: func(e Event) {
+		messages = append(messages, e.Message)
+		held.Close() // The other set-up ends once this one has said that it waits.
+	}}
+	if _, err := c.Ensure(t.Context(), Step{Name: "thing", Build: func(context.Context, *Build) error { return nil }}); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"waiting for another set-up", "done"}; !reflect.DeepEqual(messages, want) {
+		t.Errorf("messages are %q, want %q", messages, want)
+	}
+}

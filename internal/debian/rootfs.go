@@ -65,7 +65,7 @@ func (r Rootfs) Bootstrap(ctx context.Context, b *buildcache.Build) (string, err
 	if err := os.WriteFile(setup, []byte("#!/bin/sh\nset -eu\n"+common+r.Setup), 0o755); err != nil {
 		return "", err
 	}
-	args := []string{"-n", "5", "mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory",
+	args := []string{"--mode=root", "--variant=minbase", "--format=directory",
 		"--aptopt=APT::Install-Recommends \"false\"", "--dpkgopt=force-unsafe-io",
 		"--include=" + strings.Join(r.Packages, ","), "--customize-hook=" + setup}
 	for _, opt := range slimming {
@@ -77,7 +77,7 @@ func (r Rootfs) Bootstrap(ctx context.Context, b *buildcache.Build) (string, err
 	}
 	args = append(append(args, network...), Suite, dir, mirror)
 	b.Progress("installing Debian %s with %s", Suite, strings.Join(r.Packages, " "))
-	if err := b.Run(ctx, "nice", args...); err != nil {
+	if err := b.Run(ctx, "mmdebstrap", args...); err != nil {
 		return "", err
 	}
 	return dir, os.Remove(setup)
@@ -122,9 +122,9 @@ func (r Rootfs) Ext4(ctx context.Context, b *buildcache.Build, dir, name string)
 	// A tenth and 64 MiB more for inode tables, bitmaps and the journal, in whole huge pages.
 	sizeMiB := (contentMiB+contentMiB/10+64+r.FreeMiB)/2*2 + 2
 	b.Progress("packing %d MiB into an ext4 image of %d MiB", contentMiB, sizeMiB)
-	args := append([]string{"-n", "5", "mke2fs", "-q", "-F", "-L", r.Label, "-d", dir}, ext4Options...)
+	args := append([]string{"-q", "-F", "-L", r.Label, "-d", dir}, ext4Options...)
 	args = append(args, filepath.Join(b.Dir, name), fmt.Sprintf("%dM", sizeMiB))
-	if err := b.Run(ctx, "nice", args...); err != nil {
+	if err := b.Run(ctx, "mke2fs", args...); err != nil {
 		return err
 	}
 	return os.RemoveAll(dir)

@@ -40,9 +40,11 @@ func getCPUID(fd *FD, o op) ([]CPUIDEntry, error) {
 
 // RejectedMSRError says which MSR of a SetMSRs or GetMSRs call the kernel would not take.
 type RejectedMSRError struct {
-	Op    string
-	Index uint32
-	Value uint64
+	Op string
+	// Position is the entry's place in the call; the entries before it have been taken.
+	Position int
+	Index    uint32
+	Value    uint64
 }
 
 func (e *RejectedMSRError) Error() string {

@@ -151,7 +151,8 @@ func (c *VCPU) moveMSRs(o op, entries []MSREntry) error {
 		return err
 	}
 	if n < len(entries) {
-		return &RejectedMSRError{Op: o.name, Index: entries[n].Index, Value: entries[n].Data}
+		copy(entries[:n], l.entries[:])
+		return &RejectedMSRError{Op: o.name, Position: n, Index: entries[n].Index, Value: entries[n].Data}
 	}
 	copy(entries, l.entries[:])
 	return nil

@@ -155,9 +155,9 @@ test('remove is recursive and forgives', async () => {
 })
 
 test('another user’s files are that user’s', async () => {
-  await files().write('/root/cella-e2btest-root', 'secret', { user: 'root' })
-  assert.equal((await files().getInfo('/root/cella-e2btest-root', { user: 'root' })).owner, 'root')
-  await files().remove('/root/cella-e2btest-root', { user: 'root' })
+  await files().write(at('of-root'), 'secret', { user: 'root' })
+  assert.equal((await files().getInfo(at('of-root'), { user: 'root' })).owner, 'root')
+  await files().remove(at('of-root'), { user: 'root' })
   await assert.rejects(files().read('x', { user: 'no-such-user' }), sdk.AuthenticationError)
 })
 

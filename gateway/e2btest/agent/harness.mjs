@@ -3,6 +3,7 @@
 //   CELLA_AGENT   the agent's binary; bin/cella-agent if not set
 //   E2B_SDK       the package under test: e2b or e2b-2.45
 //   E2B_SANDBOX_URL   an agent that runs already; none is started then
+//   E2B_API_URL       with E2B_SANDBOX_URL and E2B_API_KEY: a whole service, in which each file makes a sandbox
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createInterface } from 'node:readline'
@@ -10,7 +11,8 @@ import { after, before } from 'node:test'
 
 const binary = process.env.CELLA_AGENT ?? new URL('../../../bin/cella-agent', import.meta.url).pathname
 
-process.env.E2B_DEBUG = 'true'
+const service = process.env.E2B_API_URL
+if (!service) process.env.E2B_DEBUG = 'true'
 export const sdk = await import(process.env.E2B_SDK ?? 'e2b')
 
 /** Filled before a file's tests run: sandbox (SDK), url and pid of the agent, home of the default user. */
@@ -24,16 +26,22 @@ export function useAgent() {
     } else {
       child = spawn(binary, ['--debug', '--listen', '127.0.0.1:0'], { stdio: ['ignore', 'ignore', 'pipe'] })
       agent.pid = child.pid
+      // A test file that is cut short must not leave its agent behind.
+      process.on('exit', () => child.kill('SIGKILL'))
       agent.url = await firstAddress(child)
     }
     process.env.E2B_SANDBOX_URL = agent.url
-    agent.sandbox = await sdk.Sandbox.create()
+    agent.sandbox = await (service ? sdk.Sandbox.create(process.env.TEMPLATE ?? 'base', { timeoutMs: 600_000 }) : sdk.Sandbox.create())
+    if (service) fetchFrom(agent.sandbox)
     agent.home = (await agent.sandbox.commands.run('echo -n $HOME')).stdout
-    agent.dir = `${agent.home}/cella-e2btest-${process.pid}`
-    await agent.sandbox.files.makeDir(agent.dir)
+    const dir = `${agent.home}/cella-e2btest-${process.pid}`
+    await agent.sandbox.files.makeDir(dir)
+    agent.dir = dir
   })
   after(async () => {
-    await agent.sandbox?.files.remove(agent.dir)
+    // Only what the tests made: set-up may have failed before there was anything.
+    if (agent.dir) await agent.sandbox.files.remove(agent.dir)
+    if (service) await agent.sandbox?.kill()
     if (child) {
       child.kill('SIGTERM')
       await once(child, 'exit')
@@ -50,6 +58,19 @@ async function firstAddress(child) {
     }
   }
   throw new Error(`${binary} ended before it served`)
+}
+
+/** Makes the tests' own calls of fetch reach the sandbox behind the service, as the SDK's do. */
+function fetchFrom(sandbox) {
+  const plain = globalThis.fetch
+  globalThis.fetch = (url, init = {}) => {
+    if (typeof url !== 'string' || !url.startsWith(agent.url)) return plain(url, init)
+    const headers = new Headers(init.headers)
+    headers.set('E2b-Sandbox-Id', sandbox.sandboxId)
+    headers.set('E2b-Sandbox-Port', '49983')
+    if (sandbox.envdAccessToken) headers.set('X-Access-Token', sandbox.envdAccessToken)
+    return plain(url, { ...init, headers })
+  }
 }
 
 /** Calls an RPC method without the SDK: JSON in, JSON and status out. */

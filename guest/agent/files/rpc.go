@@ -71,6 +71,9 @@ func (s *Service) makeDir(_ *http.Request, call *rpc.Call, req *e2b.PathRequest)
 }
 
 func (s *Service) move(_ *http.Request, call *rpc.Call, req *e2b.MoveRequest) (*e2b.EntryResponse, error) {
+	if req.Source == "" || req.Destination == "" {
+		return nil, rpc.Errorf(rpc.InvalidArgument, "move: source and destination must be given")
+	}
 	u, from, err := s.resolve(call, req.Source)
 	if err != nil {
 		return nil, err
@@ -91,7 +94,12 @@ func (s *Service) move(_ *http.Request, call *rpc.Call, req *e2b.MoveRequest) (*
 	return s.entry("move", to)
 }
 
+// remove deletes path and all below it. An empty path elsewhere means the home; here it is far more often
+// a client's variable that was never set.
 func (s *Service) remove(_ *http.Request, call *rpc.Call, req *e2b.PathRequest) (*e2b.Empty, error) {
+	if req.Path == "" {
+		return nil, rpc.Errorf(rpc.InvalidArgument, "remove: path is missing")
+	}
 	_, path, err := s.resolve(call, req.Path)
 	if err != nil {
 		return nil, err

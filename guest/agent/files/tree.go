@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
@@ -29,10 +31,14 @@ type tree struct {
 	entries bool
 	users   *accounts.Database
 
-	// found are paths that were reported because they were there when their directory was first read.
-	// inotify's own report of the same creation is dropped. run alone uses it.
-	found map[string]bool
+	// found are paths that were reported because they were there when their directory was first read, and
+	// when that was. inotify's own report of the same creation, which is in its queue then if there is one
+	// at all, is dropped. run alone uses it.
+	found map[string]time.Time
 }
+
+// foundFor is how long such a report may take; after that a creation is a new one.
+const foundFor = time.Second
 
 // networkFS are the file systems whose changes inotify sees only in part (linux/magic.h).
 var networkFS = map[uint32]bool{
@@ -60,7 +66,7 @@ func (s *Service) openTree(path string, req *e2b.WatchRequest) (*tree, error) {
 		return nil, rpc.Errorf(rpc.ResourceExhausted, "create watcher: %v", err)
 	}
 	t := &tree{
-		root: path, recursive: req.Recursive, watcher: w, found: map[string]bool{},
+		root: path, recursive: req.Recursive, watcher: w, found: map[string]time.Time{},
 		entries: req.IncludeEntry, users: s.ident.Users(),
 	}
 	if err := t.add(path, nil); err != nil {
@@ -145,14 +151,12 @@ func (t *tree) handle(ev fsnotify.Event, emit func(*e2b.FilesystemEvent) error) 
 		if !ev.Op.Has(k.op) {
 			continue
 		}
-		if t.found[ev.Name] {
-			if k.kind == e2b.EventCreate {
-				delete(t.found, ev.Name)
-				continue
-			}
-			if k.kind == e2b.EventRemove || k.kind == e2b.EventRename {
-				delete(t.found, ev.Name)
-			}
+		at, known := t.found[ev.Name]
+		if known && k.kind != e2b.EventChmod && k.kind != e2b.EventWrite {
+			delete(t.found, ev.Name)
+		}
+		if known && k.kind == e2b.EventCreate && time.Since(at) < foundFor {
+			continue
 		}
 		if err := emit(t.event(ev.Name, k.kind)); err != nil {
 			return err
@@ -168,10 +172,12 @@ func (t *tree) handle(ev fsnotify.Event, emit func(*e2b.FilesystemEvent) error) 
 
 // catchUp watches a directory that has appeared, and reports what is in it already.
 func (t *tree) catchUp(dir string, emit func(*e2b.FilesystemEvent) error) error {
+	now := time.Now()
+	maps.DeleteFunc(t.found, func(_ string, at time.Time) bool { return now.Sub(at) > foundFor })
 	var failed error
 	err := t.add(dir, func(path string) {
-		if failed == nil && len(t.found) < maxEntries {
-			t.found[path] = true
+		if failed == nil {
+			t.found[path] = now
 			failed = emit(t.event(path, e2b.EventCreate))
 		}
 	})

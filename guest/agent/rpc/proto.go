@@ -48,7 +48,15 @@ func layoutOf(t reflect.Type) []protoField {
 }
 
 func (protoCodec) marshal(msg any) ([]byte, error) {
-	return appendMessage(nil, reflect.ValueOf(msg).Elem()), nil
+	return MarshalProto(msg), nil
+}
+
+// MarshalProto writes a message, a pointer to a tagged struct, in protobuf's binary form.
+func MarshalProto(msg any) []byte { return appendMessage(nil, reflect.ValueOf(msg).Elem()) }
+
+// UnmarshalProto fills a message from protobuf's binary form.
+func UnmarshalProto(data []byte, msg any) error {
+	return readMessage(data, reflect.ValueOf(msg).Elem(), 0)
 }
 
 func appendMessage(b []byte, v reflect.Value) []byte {
@@ -122,9 +130,7 @@ func appendValue(b []byte, f protoField, v reflect.Value) []byte {
 	}
 }
 
-func (protoCodec) unmarshal(data []byte, msg any) error {
-	return readMessage(data, reflect.ValueOf(msg).Elem(), 0)
-}
+func (protoCodec) unmarshal(data []byte, msg any) error { return UnmarshalProto(data, msg) }
 
 // maxDepth bounds nesting; the protocol's own messages nest four deep.
 const maxDepth = 16

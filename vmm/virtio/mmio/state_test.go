@@ -120,3 +120,51 @@ func TestRestoreRefuses(t *testing.T) {
 		t.Error("an active transport was overwritten")
 	}
 }
+
+func TestPausedDeviceStandsStill(t *testing.T) {
+	dev := &echo{}
+	d, tr := newDriver(dev)
+	virtiotest.Must(t, d.Init(virtiotest.Version1, 2, 16))
+	buf := d.Alloc(16)
+	d.Queues[0].Add(virtiotest.Buffer{Addr: buf, Len: 8}, virtiotest.Buffer{Addr: buf, Len: 8, Write: true})
+	tr.Pause()
+	before, err := tr.Save()
+	virtiotest.Must(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tr.Notify(0)
+	}()
+	after, err := tr.Save()
+	virtiotest.Must(t, err)
+	if _, used := d.Queues[0].Take(); used || !bytes.Equal(before, after) {
+		t.Error("a paused device used a buffer")
+	}
+	tr.Resume()
+	<-done
+	if _, used := d.Queues[0].Take(); !used {
+		t.Error("the notification was lost")
+	}
+}
+
+func TestClosedDeviceTouchesNothing(t *testing.T) {
+	dev := &echo{}
+	d, tr := newDriver(dev)
+	virtiotest.Must(t, d.Init(virtiotest.Version1, 2, 16))
+	buf := d.Alloc(16)
+	d.Queues[0].Add(virtiotest.Buffer{Addr: buf, Len: 8}, virtiotest.Buffer{Addr: buf, Len: 8, Write: true})
+	tr.Pause()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tr.Notify(0)
+	}()
+	tr.Close()
+	<-done
+	if _, used := d.Queues[0].Take(); used || dev.resets != 2 { // one by the driver, one by Close
+		t.Errorf("a buffer was used: %t; %d resets", used, dev.resets)
+	}
+	if err := d.Init(virtiotest.Version1, 2, 16); err == nil || dev.activated != 1 {
+		t.Errorf("a closed device was activated: %v", err)
+	}
+}

@@ -7,6 +7,7 @@
 package mmio
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -48,6 +49,7 @@ type Transport struct {
 	broken         bool            // a queue's error has been reported
 	paused         bool            // the machine stands still: nobody but Save and Restore takes the lock
 	resumed        *sync.Cond      // paused became false
+	closed         bool            // guest memory may be gone
 }
 
 // New returns a transport for dev in its reset state.
@@ -89,6 +91,17 @@ func (t *Transport) Pause() {
 func (t *Transport) Resume() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.paused = false
+	t.resumed.Broadcast()
+}
+
+// Close ends the device: it is reset, whether paused or not, and when Close returns neither it nor the transport
+// touches guest memory any more. What waits for Resume goes on and finds the device inactive.
+func (t *Transport) Close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.reset()
+	t.closed = true
 	t.paused = false
 	t.resumed.Broadcast()
 }
@@ -178,8 +191,14 @@ func (t *Transport) offered() uint64 {
 	return t.dev.Features() | virtio.FeatureVersion1 | virtio.FeatureEventIdx | virtio.FeatureIndirectDesc
 }
 
+// errClosed is why a closed transport can't activate its device.
+var errClosed = errors.New("the transport is closed")
+
 // activate builds the queues from states and hands them to the device.
 func (t *Transport) activate(states []virtio.QueueState) error {
+	if t.closed {
+		return errClosed
+	}
 	queues := make([]*virtio.Queue, len(states))
 	for i, s := range states {
 		q, err := virtio.NewQueue(t.mem, s, t.driverFeatures)

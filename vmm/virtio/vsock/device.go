@@ -231,7 +231,8 @@ func (d *Device) armRelease() {
 	})
 }
 
-// CloseAll resets every connection, on both sides, and turns away clients that still wait.
+// CloseAll resets every connection, on both sides, and turns away clients that still wait. While the transport
+// is paused it waits, as everything does that has to tell the guest something.
 func (d *Device) CloseAll() {
 	d.mu.Lock()
 	lock := d.lock

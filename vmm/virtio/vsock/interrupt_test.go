@@ -1,7 +1,9 @@
 package vsock
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -123,4 +125,22 @@ func TestConnectCostsFewInterrupts(t *testing.T) {
 		t.Errorf("%d interrupts from the response to the end, want at most 2", n)
 	}
 	virtiotest.Must(t, g.dev.WaitIdle(t.Context()))
+}
+
+func TestClosedTransportIsLeftAlone(t *testing.T) {
+	g, c, s := quiet(t)
+	fillUp(s) // a goroutine waits to write, one to read, a timer to tell the guest
+	waiting := g.dial("")
+	g.expect(opRequest)
+	g.tr.Pause()
+	before := bytes.Clone(g.Mem.RAM)
+	g.tr.Close()
+	waiting.line("ERR connect to guest port 1024: the guest reset its vsock driver")
+	if _, err := io.Copy(io.Discard, c.r); err != nil {
+		t.Error(err)
+	}
+	g.idle()
+	if !bytes.Equal(before, g.Mem.RAM) {
+		t.Error("guest memory changed after Close")
+	}
 }
