@@ -15,5 +15,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	if dir := os.Getenv(crashDir); dir != "" {
+		fmt.Fprintln(os.Stderr, crash(dir)) // comes back only on an error
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }

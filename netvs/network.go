@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -112,51 +111,6 @@ func (n *Network) followHostAddrs() error {
 		}
 	})
 	return nil
-}
-
-// findOrphans gives the taps of a former process the programs of this one, and knows the other slots as free.
-func (n *Network) findOrphans() error {
-	there, err := taps(n.cfg)
-	if err != nil {
-		return err
-	}
-	taken := make(map[int]bool)
-	for _, name := range there {
-		slot, _ := slotOf(n.cfg, name)
-		taken[slot] = true
-		n.orphans[name] = slot
-		for where, prog := range map[string]*ebpf.Program{"in": n.objects.FromGuest, "out": n.objects.ToGuest} {
-			if err := updateLink(n.linkPin(name, where), prog); err != nil {
-				return fmt.Errorf("renew the eBPF program of tap %s: %w", name, err)
-			}
-		}
-	}
-	for slot := range n.cfg.slots() {
-		if !taken[slot] {
-			n.free = append(n.free, slot)
-		}
-	}
-	return n.lastEpoch()
-}
-
-// updateLink swaps the program without a moment between.
-func updateLink(pin string, prog *ebpf.Program) error {
-	l, err := link.LoadPinnedLink(pin, nil)
-	if err != nil {
-		return fmt.Errorf("load its link: %w", err)
-	}
-	return errors.Join(l.Update(prog), l.Close())
-}
-
-// lastEpoch finds the highest number any sandbox has, so that none is given twice.
-func (n *Network) lastEpoch() error {
-	var index uint32
-	var s tapSandbox
-	it := n.objects.Sandboxes.Iterate()
-	for it.Next(&index, &s) {
-		n.epoch = max(n.epoch, s.Epoch)
-	}
-	return it.Err()
 }
 
 // register makes the tap known to the programs, as one without a sandbox.

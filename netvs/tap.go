@@ -34,7 +34,8 @@ type tap struct {
 
 func tapName(c Config, slot int) string { return c.TapPrefix + strconv.Itoa(slot) }
 
-// taps lists the taps there are, by interface index.
+// taps lists the taps there are, by interface index. Their names tell, not their group: a process may have died
+// before it set that.
 func taps(c Config) (map[int]string, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -42,7 +43,7 @@ func taps(c Config) (map[int]string, error) {
 	}
 	out := make(map[int]string)
 	for _, l := range links {
-		if _, ok := slotOf(c, l.Attrs().Name); ok && l.Attrs().Group == tapGroup {
+		if _, ok := slotOf(c, l.Attrs().Name); ok && l.Type() == "tuntap" {
 			out[l.Attrs().Index] = l.Attrs().Name
 		}
 	}
