@@ -464,3 +464,10 @@ func TestOversizeBodyIsAnsweredBeforeTheConnectionCloses(t *testing.T) {
 		}
 	}
 }
+
+func TestServerTiming(t *testing.T) {
+	got := serverTiming([]node.Phase{{Name: "claim", Duration: 1500 * time.Nanosecond}, {Name: "restore", Duration: 2 * time.Millisecond}})
+	if want := "claim;dur=0.001500, restore;dur=2.000000"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

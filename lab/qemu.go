@@ -114,14 +114,21 @@ func start(args []string, f files) (*machine, error) {
 	}
 	// QEMU's own complaints go where the kernel's do: they are read together when something went wrong.
 	m.cmd.Stdout, m.cmd.Stderr = f.console, f.console
-	// A group of its own, so that Ctrl-C reaches us alone and the end is orderly.
-	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	// A group of its own, so that Ctrl-C reaches us alone and the end is orderly. Traced until it is corrected.
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL, Ptrace: true}
 	started := make(chan error)
 	go func() {
-		// The parent-death signal is sent when the thread that forked ends, so that thread must live on.
+		// The parent-death signal is sent when the thread that forked ends, so that thread must live on; and it
+		// alone may change the traced process.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := m.cmd.Start()
+		if err == nil {
+			if err = letGo(m.cmd.Process.Pid, f.console); err != nil {
+				m.cmd.Process.Kill() // Fails only if it has already ended.
+				m.cmd.Wait()         // The reason is known.
+			}
+		}
 		started <- err
 		if err == nil {
 			m.err = m.cmd.Wait()

@@ -23,7 +23,7 @@ import (
 )
 
 // stallLimit is how long, in real time, a lab may go without a sign of life; its init gives one every ten seconds
-// of its own time. Emulation has slow phases in which one second takes forty.
+// of its own time. A guest that spins on PAUSE makes one second take forty (docs/decisions/0008).
 const stallLimit = 10 * time.Minute
 
 // environment is what commands in the lab find, before Options.Env.

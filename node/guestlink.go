@@ -176,15 +176,12 @@ func (n *Node) Dial(ctx context.Context, id string, port int) (net.Conn, error) 
 	return conn, nil
 }
 
+// dialPort opens a stream to a vsock port. A guest that refuses says so; any other failure means that its VMM is
+// ending, whether or not it has been reaped yet.
 func (s *sandbox) dialPort(ctx context.Context, port int, early []byte) (*guestConn, error) {
 	conn, err := dialVsock(ctx, s.socket, port, early)
-	if err == nil {
-		return conn, nil
+	if err != nil && ctx.Err() == nil && !errors.Is(err, errRefused) {
+		err = fmt.Errorf("%w: %s has ended: %w", ErrNotFound, s.ID, err)
 	}
-	select {
-	case <-s.worker.Done():
-		return nil, fmt.Errorf("%w: %s: %w", ErrNotFound, s.ID, s.worker.Err())
-	default:
-		return nil, err
-	}
+	return conn, err
 }

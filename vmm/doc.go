@@ -6,4 +6,5 @@
 //	vmm/boot     ELF loading, boot parameters, ACPI tables
 //	vmm/chipset  serial port, reset and power-off, IOAPIC
 //	vmm/virtio   virtqueues, the MMIO transport and the devices
+//	vmm/nano     guests of a few dozen bytes, which test all of this on any KVM
 package vmm
