@@ -173,10 +173,23 @@ type RestoreFiles struct {
 }
 
 // Restore makes the machine a clone of a snapshot and returns, with the time of each step, when its vCPUs
-// run. The files stay the caller's.
-func (w *Worker) Restore(ctx context.Context, f RestoreFiles) ([]Step, error) {
-	m, err := w.do(ctx, request{Op: opRestore}, f.State, f.Memory, f.Disk, f.Listener)
+// run. The pages of the working set, which is encoded and may be nil, are prepared before. The files stay the
+// caller's.
+func (w *Worker) Restore(ctx context.Context, f RestoreFiles, workingSet []byte) ([]Step, error) {
+	m, err := w.do(ctx, request{Op: opRestore, WorkingSet: workingSet}, f.State, f.Memory, f.Disk, f.Listener)
 	return m.Steps, err
+}
+
+// RestoreRecorded is Restore of a machine whose working set Touched will be asked for. It runs slower.
+func (w *Worker) RestoreRecorded(ctx context.Context, f RestoreFiles) error {
+	_, err := w.do(ctx, request{Op: opRestore, Record: true}, f.State, f.Memory, f.Disk, f.Listener)
+	return err
+}
+
+// Touched writes the encoded working set of a machine restored by RestoreRecorded to an empty file.
+func (w *Worker) Touched(ctx context.Context, out *os.File) error {
+	_, err := w.do(ctx, request{Op: opTouched}, out)
+	return err
 }
 
 // Save stops the machine for good and writes its state and memory to two empty files.

@@ -20,6 +20,7 @@ const (
 	opBoot    = "boot"    // kernel, initrd, disk, vsock listener[, console]
 	opRestore = "restore" // state, memory, disk, vsock listener
 	opSave    = "save"    // state, memory: pauses the machine for good and writes it out
+	opTouched = "touched" // working set: writes which pages the guest has touched since a recorded restore
 )
 
 // request is one message from the node. A worker handles one at a time.
@@ -27,6 +28,10 @@ type request struct {
 	Op string `json:"op"`
 	// Cmdline is the guest kernel's command line (boot).
 	Cmdline string `json:"cmdline,omitempty"`
+	// WorkingSet, encoded, is prepared before the guest runs (restore).
+	WorkingSet []byte `json:"workingSet,omitempty"`
+	// Record prepares for opTouched (restore).
+	Record bool `json:"record,omitempty"`
 }
 
 // message is one message from a worker: the reply to the request before it, or news.
