@@ -266,6 +266,8 @@ func writeManifest(dir string, t Template) error {
 
 // publish moves a finished build to its alias, at one instant, and puts it to use.
 func (n *Node) publish(dir, alias string) (*template, error) {
+	n.publishing.Lock()
+	defer n.publishing.Unlock()
 	final := filepath.Join(n.templatesDir(), alias)
 	err := unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, final, unix.RENAME_EXCHANGE)
 	if errors.Is(err, unix.ENOENT) {
@@ -281,8 +283,13 @@ func (n *Node) publish(dir, alias string) (*template, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.pool = n.startPool(t)
 	n.mu.Lock()
+	if n.closed { // Close has seen the table already; the next node finds the template on disk
+		n.mu.Unlock()
+		t.close()
+		return t, nil
+	}
+	t.pool = n.startPool(t)
 	old := n.templates[alias]
 	n.templates[alias] = t
 	n.mu.Unlock()
