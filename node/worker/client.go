@@ -86,31 +86,9 @@ func unixConn(f *os.File) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// listen delivers the worker's messages until it ends or breaks the protocol, then reaps it. A guest may have
-// taken the worker over, so nothing that comes may stop this, and no reply may be taken for another's.
+// listen delivers the worker's messages until it ends or breaks the protocol, then reaps it.
 func (w *Worker) listen() {
-	ready := false
-	for {
-		var m message
-		files, err := receive(w.conn, &m)
-		if err != nil {
-			break
-		}
-		closeAll(files) // a worker has no business sending any
-		if m.Exited != "" {
-			w.setReason(m.Exited)
-		}
-		if m.Ready && ready || m.Reply && !w.answered() {
-			w.setReason("the worker broke the protocol: a message that was not due")
-			break
-		}
-		if m.Ready {
-			ready = true
-			close(w.ready)
-		}
-		if m.Reply {
-			w.replies <- m // never waits: one request, one place
-		}
+	for w.deliver() {
 	}
 	w.conn.Close()
 	w.cmd.Process.Kill() // it ends by itself when the socket closes; a hung one is made to
@@ -118,6 +96,39 @@ func (w *Worker) listen() {
 		w.setReason("worker process: " + err.Error())
 	}
 	close(w.done)
+}
+
+// deliver takes one message and reports whether others may follow. A guest may have taken the worker over, so
+// nothing that comes may stop the node or keep it busy, and no reply may be taken for another's.
+func (w *Worker) deliver() bool {
+	var m message
+	files, err := receive(w.conn, &m)
+	if err != nil {
+		return false
+	}
+	closeAll(files) // a worker has no business sending any
+	switch {
+	case m.Exited != "":
+		w.setReason(m.Exited)
+		return false
+	case m.Ready && !m.Reply && !w.isReady():
+		close(w.ready)
+		return true
+	case m.Reply && !m.Ready && w.answered():
+		w.replies <- m // never waits: one request, one place
+		return true
+	}
+	w.setReason("the worker broke the protocol: a message that was not due")
+	return false
+}
+
+func (w *Worker) isReady() bool {
+	select {
+	case <-w.ready:
+		return true
+	default:
+		return false
+	}
 }
 
 // ask notes that a reply is due; answered reports whether one was, and that it has come.

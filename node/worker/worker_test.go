@@ -129,6 +129,7 @@ var hostileMessages = [][]string{
 	{`{"reply":true}`, `{"reply":true}`, `{"reply":true}`, `{"reply":true}`},
 	{`{"ready":true,"reply":true}`},
 	{`{"exited":"one"}`, `{"exited":"two"}`, `{"ready":true}`, `{"ready":true}`},
+	{`{}`},
 	{`{`},
 	{`null`, `[]`},
 	{``},
