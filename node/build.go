@@ -21,11 +21,12 @@ import (
 
 // guestCmdline is the kernel command line of guests: no console (each byte of it would be an exit to
 // the VMM), none of the probing for hardware that the machine does not have, and an end instead of a hang
-// on a panic.
+// on a panic. A reset goes by the keyboard controller (reboot=k): left to itself, the kernel jumps to a BIOS that
+// is not there and spins in real mode until the sandbox's end of life.
 const (
 	guestCmdline   = "quiet loglevel=1 8250.nr_uarts=0 " + commonCmdline
 	consoleCmdline = "console=ttyS0 " + commonCmdline
-	commonCmdline  = "panic=-1 pci=off random.trust_cpu=on cella.root=/dev/vda"
+	commonCmdline  = "panic=-1 reboot=k pci=off random.trust_cpu=on cella.root=/dev/vda"
 )
 
 // TemplateSpec says what to build a template from.
