@@ -36,7 +36,7 @@ func TestTap(t *testing.T) {
 		question = append(question, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1)
 		question = append(append(question, guestMAC...), 192, 0, 2, 2)
 		question = append(question, 0, 0, 0, 0, 0, 0, 192, 0, 2, 1)
-		g.put(header(0, 0, 0), question)
+		g.put(make([]byte, hdrSize), question)
 		for {
 			_, frame := g.receive(at)
 			if len(frame) < 42 || frame[12] != 8 || frame[13] != 6 {
