@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Memory is what a set of processes uses, in bytes.
@@ -40,7 +41,7 @@ func sumMemory(pids []int) Memory {
 	return sum
 }
 
-var mappingLine = regexp.MustCompile(`^[0-9a-f]+-[0-9a-f]+ `)
+var mappingLine = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]+-[0-9a-f]+ `) })
 
 // parseSmaps reads /proc/PID/smaps (proc(5)).
 func parseSmaps(r io.Reader) Memory {
@@ -48,7 +49,7 @@ func parseSmaps(r io.Reader) Memory {
 	guest := false
 	for scanner := bufio.NewScanner(r); scanner.Scan(); {
 		line := scanner.Text()
-		if mappingLine.MatchString(line) {
+		if mappingLine().MatchString(line) {
 			guest = strings.Contains(line, " /memfd:")
 			continue
 		}

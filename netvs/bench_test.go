@@ -5,6 +5,9 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // manyRules is a policy of n rules that none covers another.
@@ -25,6 +28,44 @@ func BenchmarkEntries(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// BenchmarkPrograms sends datagrams to and fro and asks the kernel what the programs took of it, a packet.
+func BenchmarkPrograms(b *testing.B) {
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer stats.Close()
+	for _, rules := range []int{0, 10, 4000} {
+		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
+			w, n := newWorld(b), newNetwork(b)
+			g := attachGuest(b, n, "a", manyRules(rules))
+			w.listenUDP(b, world+":7000", whoami)
+			c := g.mustDial(b, "udp4", world+":7000")
+			ask(b, c, "?") // the first of a flow costs more
+			out, in := runTime(b, n.objects.FromGuest), runTime(b, n.objects.ToGuest)
+			for b.Loop() {
+				ask(b, c, "?")
+			}
+			b.ReportMetric(runTime(b, n.objects.FromGuest).since(out), "from_guest-ns/packet")
+			b.ReportMetric(runTime(b, n.objects.ToGuest).since(in), "to_guest-ns/packet")
+		})
+	}
+}
+
+type programTime struct{ ns, runs uint64 }
+
+func runTime(b *testing.B, p *ebpf.Program) programTime {
+	s, err := p.Stats()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return programTime{uint64(s.Runtime), s.RunCount}
+}
+
+func (t programTime) since(before programTime) float64 {
+	return float64(t.ns-before.ns) / float64(max(t.runs-before.runs, 1))
 }
 
 // BenchmarkSetPolicy is a whole replacement, one after the other; the wait for the grace period is in it.

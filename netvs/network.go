@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -64,9 +63,6 @@ func Open(cfg Config) (*Network, error) {
 }
 
 func (n *Network) setUp() error {
-	if err := rlimit.RemoveMemlock(); err != nil {
-		return fmt.Errorf("lift the limit of locked memory (run as root): %w", err)
-	}
 	if err := ensureBPFFS(n.cfg.PinDir); err != nil {
 		return err
 	}

@@ -83,7 +83,7 @@ func (s *TemplateSpec) check() error {
 		s.MemoryMB = 256
 	}
 	switch {
-	case !aliasPattern.MatchString(s.Alias):
+	case !validAlias(s.Alias):
 		return fmt.Errorf("template name %q: use 1 to 63 of a-z 0-9 . _ -, beginning with a letter or digit", s.Alias)
 	case s.CPUCount < 1 || s.CPUCount > 32:
 		return fmt.Errorf("template %s: %d vCPUs is out of range 1 to 32", s.Alias, s.CPUCount)
@@ -190,9 +190,7 @@ func bootTemplate(ctx context.Context, w *worker.Worker, dir string, disk, liste
 // warmUp waits for the agent and runs the warm-up commands as the default user.
 func (b *builder) warmUp(ctx context.Context, w *worker.Worker, t *template, socket string) error {
 	s := &sandbox{Sandbox: Sandbox{ID: "template"}, worker: w, socket: socket}
-	reply, err := controlBooting(ctx, socket, func() wire.ControlRequest {
-		return wire.ControlRequest{Op: wire.OpInit, Init: newInit(s, t, nil)}
-	})
+	reply, err := controlBooting(ctx, socket, wire.ControlRequest{Op: wire.OpInit, Init: newInit(s, t, nil)})
 	if err != nil {
 		return s.orExit(err)
 	}
@@ -283,13 +281,14 @@ func (n *Node) publish(dir, alias string) (*template, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.pool = n.startPool(t)
 	n.mu.Lock()
 	old := n.templates[alias]
 	n.templates[alias] = t
 	n.mu.Unlock()
 	if old != nil {
+		old.pool.close()
 		old.close()
 	}
-	n.pools.prepare(t.shape())
 	return t, nil
 }

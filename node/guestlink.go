@@ -126,10 +126,13 @@ func control(ctx context.Context, socket string, req wire.ControlRequest) (wire.
 // refuses the connection.
 const bootRetry = 5 * time.Millisecond
 
-// controlBooting is control for a guest that may still be booting.
-func controlBooting(ctx context.Context, socket string, req func() wire.ControlRequest) (wire.ControlReply, error) {
+// controlBooting is control for a guest that may still be booting. An init gets the time of each attempt.
+func controlBooting(ctx context.Context, socket string, req wire.ControlRequest) (wire.ControlReply, error) {
 	for {
-		reply, err := control(ctx, socket, req())
+		if req.Init != nil {
+			req.Init.UnixNano = time.Now().UnixNano()
+		}
+		reply, err := control(ctx, socket, req)
 		if !errors.Is(err, errRefused) {
 			return reply, err
 		}

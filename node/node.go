@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +24,7 @@ type Options struct {
 	State string
 	// Run holds one socket for each sandbox. Default /run/cella.
 	Run string
-	// PoolMin and PoolMax bound the number of workers kept ready for each machine shape; PoolMax 0 keeps none.
+	// PoolMin and PoolMax bound the number of sandboxes kept ready for each template; PoolMax 0 keeps none.
 	PoolMin, PoolMax int
 	// CreateTimeout bounds a create, from the request to the guest's answer. Default 60 s.
 	CreateTimeout time.Duration
@@ -35,7 +38,8 @@ type Node struct {
 	log   *slog.Logger
 	lock  *os.File // held flock of the run directory
 	disks *blockcow.Store
-	pools *pools
+
+	creating atomic.Int64 // creates under way, and just done
 
 	mu        sync.Mutex // guards sandboxes, templates and closed
 	sandboxes map[string]*sandbox
@@ -65,9 +69,8 @@ func Open(opts Options) (*Node, error) {
 		n.lock.Close()
 		return nil, err
 	}
-	n.pools = newPools(opts.PoolMin, opts.PoolMax, opts.Logger)
 	for _, t := range n.templates {
-		n.pools.prepare(t.shape())
+		t.pool = n.startPool(t)
 	}
 	return n, nil
 }
@@ -149,7 +152,12 @@ func (n *Node) Close(ctx context.Context) error {
 			n.log.Warn("kill at close", "sandbox", id, "error", err)
 		}
 	}
-	n.pools.close()
+	n.mu.Lock()
+	templates := slices.Collect(maps.Values(n.templates))
+	n.mu.Unlock()
+	for _, t := range templates {
+		t.pool.close()
+	}
 	reaped := make(chan struct{})
 	go func() { n.busy.Wait(); close(reaped) }()
 	var err error
@@ -158,10 +166,8 @@ func (n *Node) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		err = fmt.Errorf("close node: workers are still ending: %w", ctx.Err())
 	}
-	n.mu.Lock()
-	for _, t := range n.templates {
+	for _, t := range templates {
 		t.close()
 	}
-	n.mu.Unlock()
 	return errors.Join(err, n.lock.Close())
 }

@@ -1,103 +1,76 @@
 package node
 
 import (
+	"context"
+	"io"
 	"log/slog"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"cella.dev/cella/node/worker"
-	"cella.dev/cella/vmm"
+	"cella.dev/cella/guest/wire"
+	"cella.dev/cella/internal/agentrpc"
 )
 
-// poolDecay is how long a pool stays larger than its minimum without demand.
-const poolDecay = 30 * time.Second
+const (
+	// poolDecay is how long a pool stays larger than its minimum without demand.
+	poolDecay = 30 * time.Second
+	// poolRetry is how long a pool waits after a failure.
+	poolRetry = time.Second
+)
 
-// pools keep started workers for each machine shape, so that a create pays neither for a process nor for
-// its KVM objects.
-type pools struct {
-	min, max int
-	log      *slog.Logger
-
-	mu      sync.Mutex // guards byShape and closed
-	byShape map[vmm.Shape]*pool
-	closed  bool
-	wg      sync.WaitGroup
-}
-
-func newPools(min, max int, log *slog.Logger) *pools {
-	return &pools{min: min, max: max, log: log, byShape: make(map[vmm.Shape]*pool)}
-}
-
-// prepare begins to keep workers of a shape.
-func (p *pools) prepare(shape vmm.Shape) {
-	if p.max > 0 {
-		p.of(shape)
-	}
-}
-
-// claim returns a worker of the shape: a pooled one, or one just started where the pool is empty.
-func (p *pools) claim(shape vmm.Shape) (*worker.Worker, error) {
-	if p.max == 0 {
-		return worker.Start(shape)
-	}
-	if w := p.of(shape).take(); w != nil {
-		return w, nil
-	}
-	return worker.Start(shape)
-}
-
-func (p *pools) of(shape vmm.Shape) *pool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	q, ok := p.byShape[shape]
-	if !ok {
-		q = &pool{shape: shape, min: p.min, max: p.max, want: p.min, log: p.log, wake: make(chan struct{}, 1), stop: make(chan struct{})}
-		p.byShape[shape] = q
-		if !p.closed {
-			p.wg.Go(q.run)
-		}
-	}
-	return q
-}
-
-// close kills all pooled workers and waits for them.
-func (p *pools) close() {
-	p.mu.Lock()
-	p.closed = true
-	for _, q := range p.byShape {
-		close(q.stop)
-	}
-	p.mu.Unlock()
-	p.wg.Wait()
-}
-
-// pool keeps between min and max workers of one shape ready: an empty pool doubles what it wants, a quiet
-// one halves it.
+// pool keeps sandboxes of one template ready that belong to nobody yet: restored and running, with the pages that
+// the agent and a first command touch already their own. What is left for a create is the handshake, which gives
+// the sandbox its identity, clock and random numbers.
+//
+// An empty pool doubles the number it wants, up to a maximum; a quiet one halves it.
 type pool struct {
-	shape    vmm.Shape
 	min, max int
+	prepare  func(context.Context) (*sandbox, error)
+	// creating counts the creates under way or just done on the node. While they need all processors the pool
+	// stands back.
+	creating *atomic.Int64
 	log      *slog.Logger
-	wake     chan struct{} // a worker was taken
-	stop     chan struct{}
+
+	wake   chan struct{} // something has changed that may let the pool grow
+	cancel context.CancelFunc
+	ended  chan struct{}
 
 	mu   sync.Mutex // guards idle and want
-	idle []*worker.Worker
+	idle []*sandbox
 	want int
 }
 
-// take returns a worker that is alive, or nil.
-func (q *pool) take() *worker.Worker {
+// startPool begins to fill a pool.
+func (n *Node) startPool(t *template) *pool {
+	ctx, cancel := context.WithCancel(context.Background())
+	q := &pool{
+		min: min(n.opts.PoolMin, n.opts.PoolMax), max: n.opts.PoolMax, want: min(n.opts.PoolMin, n.opts.PoolMax),
+		prepare:  func(ctx context.Context) (*sandbox, error) { return n.prepareSpare(ctx, t) },
+		creating: &n.creating, log: n.log,
+		wake: make(chan struct{}, 1), cancel: cancel, ended: make(chan struct{}),
+	}
+	go q.run(ctx)
+	return q
+}
+
+// take returns a sandbox that is alive, or nil.
+func (q *pool) take() *sandbox {
+	if q.max == 0 {
+		return nil
+	}
+	defer q.nudge()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	defer q.nudge()
 	for len(q.idle) > 0 {
-		w := q.idle[0]
+		s := q.idle[0]
 		q.idle = q.idle[1:]
 		select {
-		case <-w.Done():
-			q.log.Warn("a pooled worker died", "error", w.Err())
+		case <-s.worker.Done():
+			q.log.Warn("a sandbox of the pool has died", "error", s.worker.Err())
 		default:
-			return w
+			return s
 		}
 	}
 	q.want = min(max(q.want*2, 1), q.max)
@@ -111,76 +84,64 @@ func (q *pool) nudge() {
 	}
 }
 
-// run fills the pool one worker at a time: starting many at once would take the processors from creates.
-func (q *pool) run() {
+// close ends all that the pool holds. Their workers are reaped by the node.
+func (q *pool) close() {
+	q.cancel()
+	<-q.ended
+}
+
+func (q *pool) run(ctx context.Context) {
+	defer close(q.ended)
+	defer q.drain()
 	quiet := time.NewTicker(poolDecay)
 	defer quiet.Stop()
-	backoff := time.Duration(0)
-	for {
-		if q.missing() && backoff == 0 {
-			err := q.add()
-			select {
-			case <-q.stop:
-				q.drain()
-				return
-			default:
-			}
-			if err != nil {
-				q.log.Error("cannot start a worker for the pool", "error", err)
-				backoff = time.Second
-			}
-			continue
-		}
+	for ctx.Err() == nil {
 		var retry <-chan time.Time
-		if backoff > 0 {
-			retry = time.After(backoff)
+		if q.mayGrow() {
+			s, err := q.prepare(ctx)
+			if err == nil {
+				q.put(s)
+				continue
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			q.log.Error("cannot prepare a sandbox for the pool", "error", err)
+			retry = time.After(poolRetry)
 		}
 		select {
-		case <-q.stop:
-			q.drain()
-			return
-		case <-q.wake:
+		case <-ctx.Done():
 		case <-retry:
-			backoff = 0
+		case <-q.wake:
 		case <-quiet.C:
 			q.shrink()
 		}
 	}
 }
 
-func (q *pool) missing() bool {
+func (q *pool) mayGrow() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.idle) < q.want
+	return len(q.idle) < q.want && q.creating.Load() < int64(runtime.NumCPU())
 }
 
-func (q *pool) add() error {
-	w, err := worker.Start(q.shape)
-	if err != nil {
-		return err
-	}
-	if err := w.WaitReady(q.stop); err != nil {
-		w.Kill()
-		<-w.Done()
-		return err
-	}
+func (q *pool) put(s *sandbox) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.idle = append(q.idle, w)
-	return nil
+	q.idle = append(q.idle, s)
 }
 
 // shrink lets go of half of what is above the minimum.
 func (q *pool) shrink() {
 	q.mu.Lock()
 	q.want = max(q.min, q.want/2)
-	var extra []*worker.Worker
+	var extra []*sandbox
 	if n := len(q.idle) - q.want; n > 0 {
 		extra, q.idle = q.idle[:n], q.idle[n:]
 	}
 	q.mu.Unlock()
-	for _, w := range extra {
-		w.Kill()
+	for _, s := range extra {
+		s.retire()
 	}
 }
 
@@ -189,10 +150,47 @@ func (q *pool) drain() {
 	idle := q.idle
 	q.idle = nil
 	q.mu.Unlock()
-	for _, w := range idle {
-		w.Kill()
+	for _, s := range idle {
+		s.retire()
 	}
-	for _, w := range idle {
-		<-w.Done()
+}
+
+// spareCommand is run once in every prepared sandbox, so that the first command of its user does not pay for
+// copying the pages that any shell writes.
+const spareCommand = "true"
+
+// prepareSpare makes a sandbox up to where its user comes in. Nobody can reach it: its access token is random and
+// its ID in no table.
+func (n *Node) prepareSpare(ctx context.Context, t *template) (*sandbox, error) {
+	if err := n.enter(); err != nil {
+		return nil, err
 	}
+	defer n.busy.Done()
+	ctx, cancel := context.WithTimeout(ctx, n.opts.CreateTimeout)
+	defer cancel()
+	s, err := n.start(ctx, t, false, newStopwatch())
+	if err != nil {
+		return nil, err
+	}
+	if err := n.warm(ctx, s, t); err != nil {
+		s.retire()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (n *Node) warm(ctx context.Context, s *sandbox, t *template) error {
+	s.AccessToken = randomID(32)
+	if _, err := control(ctx, s.socket, wire.ControlRequest{Op: wire.OpInit, Init: newInit(s, t, nil)}); err != nil {
+		return s.orExit(err)
+	}
+	conn, err := s.dialPort(ctx, wire.PortAgent, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	c := agentrpc.Shell(spareCommand)
+	c.Token = s.AccessToken
+	_, err = agentrpc.Run(ctx, conn, c, agentrpc.Output{Stdout: io.Discard, Stderr: io.Discard})
+	return err
 }

@@ -44,21 +44,12 @@ func (n *Node) Create(ctx context.Context, req CreateRequest) (Sandbox, error) {
 		return Sandbox{}, err
 	}
 	defer n.busy.Done()
+	n.creating.Add(1)
+	defer n.created()
 	ctx, cancel := context.WithTimeout(ctx, n.opts.CreateTimeout)
 	defer cancel()
-	s := &sandbox{Sandbox: Sandbox{
-		ID: "i" + randomID(20), TemplateID: t.ID, Alias: t.Alias, Team: req.Team, State: StateRunning,
-		CPUCount: t.CPUCount, MemoryMB: t.MemoryMB, DiskSizeMB: t.DiskSizeMB,
-		AllowInternet: req.AllowInternet, Metadata: maps.Clone(req.Metadata),
-	}}
-	s.socket = filepath.Join(n.opts.Run, s.ID+".sock")
-	if req.Secure {
-		s.AccessToken = randomID(32)
-	}
-	if err := n.launch(ctx, s, t, req); err != nil {
-		if s.worker != nil {
-			s.retire()
-		}
+	s, err := n.launch(ctx, t, req)
+	if err != nil {
 		return Sandbox{}, fmt.Errorf("create sandbox from %s: %w", t.Alias, err)
 	}
 	return n.admit(s, req.Timeout)
@@ -75,49 +66,103 @@ func (n *Node) enter() error {
 	return nil
 }
 
-// launch takes a sandbox from nothing to an agent that has answered.
-func (n *Node) launch(ctx context.Context, s *sandbox, t *template, req CreateRequest) (err error) {
+// firstCommand is how long the first command in a new sandbox is given the processor that its create had.
+const firstCommand = 100 * time.Millisecond
+
+// created ends a create: after its first command, pools that stood back for it may go on.
+func (n *Node) created() {
+	time.AfterFunc(firstCommand, func() {
+		n.creating.Add(-1)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		for _, t := range n.templates {
+			t.pool.nudge()
+		}
+	})
+}
+
+// launch takes a sandbox from the template's pool, or from nothing, to one that is the caller's and has answered.
+func (n *Node) launch(ctx context.Context, t *template, req CreateRequest) (*sandbox, error) {
 	clock := newStopwatch()
-	if s.worker, err = n.pools.claim(t.shape()); err != nil {
-		return err
+	var s *sandbox
+	if !req.Cold {
+		s = t.pool.take()
+	}
+	if s != nil {
+		clock.lap("claim")
+		clock.prepared("disk", "restore")
+	} else {
+		var err error
+		if s, err = n.start(ctx, t, req.Cold, clock); err != nil {
+			return nil, err
+		}
+	}
+	s.describe(t, req)
+	handshake := control
+	init := wire.ControlRequest{Op: wire.OpInit, Init: newInit(s, t, req.Env)}
+	if req.Cold {
+		handshake = controlBooting
+	}
+	reply, err := handshake(ctx, s.socket, init)
+	if err != nil {
+		s.retire()
+		return nil, s.orExit(err)
+	}
+	clock.lap("handshake")
+	s.AgentVersion, s.Phases = reply.Version, clock.phases
+	return s, nil
+}
+
+// describe makes a sandbox the caller's. Its ID stays as it was made: others read it already.
+func (s *sandbox) describe(t *template, req CreateRequest) {
+	s.TemplateID, s.Alias, s.Team, s.State = t.ID, t.Alias, req.Team, StateRunning
+	s.CPUCount, s.MemoryMB, s.DiskSizeMB = t.CPUCount, t.MemoryMB, t.DiskSizeMB
+	s.AllowInternet, s.Metadata = req.AllowInternet, maps.Clone(req.Metadata)
+	s.AccessToken = ""
+	if req.Secure {
+		s.AccessToken = randomID(32)
+	}
+}
+
+// start makes a machine from a template, restored or booted, whose agent is about to be told who it is. On an
+// error nothing is left of it.
+func (n *Node) start(ctx context.Context, t *template, cold bool, clock *stopwatch) (_ *sandbox, err error) {
+	s := &sandbox{Sandbox: Sandbox{ID: "i" + randomID(20)}}
+	s.socket = filepath.Join(n.opts.Run, s.ID+".sock")
+	if s.worker, err = worker.Start(t.shape()); err != nil {
+		return nil, err
 	}
 	n.busy.Go(func() { n.watch(s) })
+	defer func() {
+		if err != nil {
+			s.retire()
+		}
+	}()
 	clock.lap("claim")
 	disk, err := n.disks.Clone(t.disk)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer disk.Close()
 	clock.lap("disk")
 	listener, err := listenVsock(s.socket)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer listener.Close()
-	init := func() wire.ControlRequest {
-		return wire.ControlRequest{Op: wire.OpInit, Init: newInit(s, t, req.Env)}
-	}
-	var reply wire.ControlReply
-	if req.Cold {
+	if cold {
 		if err := bootTemplate(ctx, s.worker, t.dir, disk, listener, nil); err != nil {
-			return err
+			return nil, err
 		}
 		clock.lap("boot")
-		reply, err = controlBooting(ctx, s.socket, init)
-	} else {
-		files := worker.RestoreFiles{State: t.snapshot.State, Memory: t.snapshot.Memory, Disk: disk, Listener: listener}
-		if _, err := s.worker.Restore(ctx, files); err != nil {
-			return err
-		}
-		clock.lap("restore")
-		reply, err = control(ctx, s.socket, init())
+		return s, nil
 	}
-	if err != nil {
-		return s.orExit(err)
+	files := worker.RestoreFiles{State: t.snapshot.State, Memory: t.snapshot.Memory, Disk: disk, Listener: listener}
+	if _, err := s.worker.Restore(ctx, files); err != nil {
+		return nil, err
 	}
-	clock.lap("handshake")
-	s.AgentVersion, s.Phases = reply.Version, clock.phases
-	return nil
+	clock.lap("restore")
+	return s, nil
 }
 
 // admit puts a launched sandbox into the table; its time to live begins now.
@@ -285,6 +330,13 @@ type stopwatch struct {
 }
 
 func newStopwatch() *stopwatch { return &stopwatch{last: time.Now(), phases: make([]Phase, 0, 4)} }
+
+// prepared records phases that had been gone through before the clock was started.
+func (w *stopwatch) prepared(names ...string) {
+	for _, name := range names {
+		w.phases = append(w.phases, Phase{Name: name})
+	}
+}
 
 func (w *stopwatch) lap(name string) {
 	now := time.Now()

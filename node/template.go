@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
+	"strings"
 	"sync"
 
 	"cella.dev/cella/memsnap"
@@ -25,7 +25,11 @@ const (
 	buildPrefix = ".build-"
 )
 
-var aliasPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+// validAlias reports whether a name is 1 to 63 of a-z 0-9 . _ - and begins with a letter or digit.
+func validAlias(name string) bool {
+	const first = "abcdefghijklmnopqrstuvwxyz0123456789"
+	return name != "" && len(name) <= 63 && strings.Contains(first, name[:1]) && strings.Trim(name, first+"._-") == ""
+}
 
 // template is a Template that is ready to be cloned.
 type template struct {
@@ -33,6 +37,7 @@ type template struct {
 	dir      string
 	disk     *os.File
 	snapshot *memsnap.Snapshot
+	pool     *pool // set before the template is in the table
 	// users counts creates that are using the files. Adding happens under Node.mu while the template is in
 	// the table, so that none begins once it is out.
 	users sync.WaitGroup
@@ -156,6 +161,7 @@ func (n *Node) RemoveTemplate(name string) error {
 	if err != nil {
 		return err
 	}
+	t.pool.close()
 	t.close()
 	// Renamed first, so that a crash in the middle leaves no half template under its name.
 	doomed := filepath.Join(n.templatesDir(), buildPrefix+"removed-"+t.ID)

@@ -22,8 +22,8 @@ type nodeFlags struct {
 func (f *nodeFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.state, "state", "/var/lib/cella", "directory of templates, disks and keys; needs reflinks (XFS, btrfs)")
 	flags.StringVar(&f.run, "run", "/run/cella", "directory of sockets")
-	flags.IntVar(&f.poolMin, "pool-min", 2, "workers kept ready for each machine shape at least")
-	flags.IntVar(&f.poolMax, "pool-max", 16, "workers kept ready for each machine shape at most; 0 keeps none")
+	flags.IntVar(&f.poolMin, "pool-min", 2, "sandboxes kept ready for each template at least")
+	flags.IntVar(&f.poolMax, "pool-max", 16, "sandboxes kept ready for each template at most; 0 keeps none")
 }
 
 func (f *nodeFlags) options() node.Options {

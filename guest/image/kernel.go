@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 
 	"cella.dev/cella/internal/buildcache"
 	"cella.dev/cella/internal/debian"
@@ -19,15 +20,17 @@ const (
 
 // kernelPackage is Debian's long-term 6.12 kernel in its cloud flavour. Its signed form differs only by a
 // signature on the boot image, which nothing here reads.
-var kernelPackage = regexp.MustCompile(`^linux-image-6\.12\.[0-9].*-cloud-amd64(-unsigned)?$`)
+var kernelPackage = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^linux-image-6\.12\.[0-9].*-cloud-amd64(-unsigned)?$`)
+})
 
 // Kernel is the step that fetches Debian's kernel.
 func Kernel() buildcache.Step {
-	return buildcache.Step{Name: kernelStep, Recipe: "v1 " + kernelPackage.String(), Build: buildKernel}
+	return buildcache.Step{Name: kernelStep, Recipe: "v1 " + kernelPackage().String(), Build: buildKernel}
 }
 
 func buildKernel(ctx context.Context, b *buildcache.Build) error {
-	pkg, err := debian.Newest(ctx, b, kernelPackage)
+	pkg, err := debian.Newest(ctx, b, kernelPackage())
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"cella.dev/cella/internal/buildcache"
 )
@@ -83,11 +84,11 @@ func newest(names []string, expr *regexp.Regexp) string {
 	return best
 }
 
-var digits = regexp.MustCompile(`\d+|\D+`)
+var digits = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\d+|\D+`) })
 
 // naturalLess compares names with the numbers in them as numbers: 6.12.9 comes before 6.12.10.
 func naturalLess(a, b string) bool {
-	x, y := digits.FindAllString(a, -1), digits.FindAllString(b, -1)
+	x, y := digits().FindAllString(a, -1), digits().FindAllString(b, -1)
 	for i := range min(len(x), len(y)) {
 		if x[i] == y[i] {
 			continue

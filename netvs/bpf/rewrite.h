@@ -22,6 +22,17 @@ static __always_inline int transport_check_off(__u8 protocol)
 	return -1;
 }
 
+/* An Internet checksum after four of the bytes that it covers changed (RFC 1624, equation 3). */
+static __always_inline __u16 checksum_after(__u16 check, __be32 from, __be32 to)
+{
+	__u32 sum = (__u16)~check;
+
+	sum += (~from & 0xffff) + (~from >> 16) + (to & 0xffff) + (to >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
 /* Replaces one address of the outer header. l4 is the transport header's offset, or 0 for a later fragment. The
  * helpers know of checksums that the guest left to the device (CHECKSUM_PARTIAL), and of UDP without one. */
 static __always_inline int replace_addr(struct __sk_buff *skb, int field, __be32 from, __be32 to, __u8 protocol, int l4)
@@ -33,6 +44,12 @@ static __always_inline int replace_addr(struct __sk_buff *skb, int field, __be32
 		flags |= BPF_F_MARK_MANGLED_0;
 	if (l4 && off >= 0 && bpf_l4_csum_replace(skb, l4 + off, from, to, flags))
 		return -1;
+	struct iphdr *ip = (void *)(long)skb->data + IP_OFF;
+	if ((void *)(ip + 1) <= (void *)(long)skb->data_end) {
+		ip->check = checksum_after(ip->check, from, to);
+		*(__be32 *)((void *)ip + field) = to;
+		return 0;
+	}
 	if (bpf_l3_csum_replace(skb, IP_OFF + IP_CHECK_OFF, from, to, sizeof(to)))
 		return -1;
 	return bpf_skb_store_bytes(skb, IP_OFF + field, &to, sizeof(to), 0);

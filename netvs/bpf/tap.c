@@ -125,7 +125,7 @@ static __always_inline int read_transport(struct __sk_buff *skb, struct packet *
 	/* The last byte of the smallest header must be inside of the IP packet, not only of the frame. */
 	if (len < (p->ip.protocol == IPPROTO_TCP ? 20 : 8))
 		return -1;
-	if (bpf_skb_load_bytes(skb, l4, head, sizeof(head)))
+	if (read_at(skb, l4, head, sizeof(head)))
 		return -1;
 	if (p->ip.protocol == IPPROTO_ICMP) {
 		p->icmp_type = head[0];
@@ -135,7 +135,7 @@ static __always_inline int read_transport(struct __sk_buff *skb, struct packet *
 	p->destination_port = head[2] << 8 | head[3];
 	if (p->ip.protocol == IPPROTO_UDP)
 		return (head[4] << 8 | head[5]) < 8 ? -1 : 0;
-	if (bpf_skb_load_bytes(skb, l4 + 12, &last, 1))
+	if (read_at(skb, l4 + 12, &last, 1))
 		return -1;
 	return (last >> 4) < 5 || (last >> 4) * 4 > len ? -1 : 0;
 }
@@ -145,7 +145,7 @@ static __always_inline int check_header(struct __sk_buff *skb, struct packet *p)
 {
 	__u16 total, frag;
 
-	if (bpf_skb_load_bytes(skb, IP_OFF, &p->ip, sizeof(p->ip)))
+	if (read_at(skb, IP_OFF, &p->ip, sizeof(p->ip)))
 		return DROP_MALFORMED;
 	total = bpf_ntohs(p->ip.tot_len);
 	frag = bpf_ntohs(p->ip.frag_off);
@@ -230,7 +230,7 @@ int from_guest(struct __sk_buff *skb)
 		return dropped(skb, &p, DROP_DETACHED);
 	if (skb->vlan_present)
 		return dropped(skb, &p, DROP_VLAN);
-	if (bpf_skb_load_bytes(skb, ETH_OFF, &eth, sizeof(eth)))
+	if (read_at(skb, ETH_OFF, &eth, sizeof(eth)))
 		return dropped(skb, &p, DROP_MALFORMED);
 	if (!is_mac(eth.h_source, guest_mac))
 		return dropped(skb, &p, DROP_SOURCE_MAC);
@@ -300,13 +300,13 @@ int to_guest(struct __sk_buff *skb)
 		return TCX_NEXT;
 	if (!find_sandbox(skb, &p.sandbox))
 		return dropped(skb, &p, DROP_DETACHED);
-	if (bpf_skb_load_bytes(skb, ETH_OFF, &eth, sizeof(eth)) || skb->vlan_present)
+	if (read_at(skb, ETH_OFF, &eth, sizeof(eth)) || skb->vlan_present)
 		return dropped(skb, &p, DROP_MALFORMED);
 	if (eth.h_proto == bpf_htons(ETH_P_IPV6))
 		return dropped(skb, &p, DROP_IPV6);
 	if (eth.h_proto != bpf_htons(ETH_P_IP))
 		return dropped(skb, &p, DROP_ETHERTYPE);
-	if (bpf_skb_load_bytes(skb, IP_OFF, &p.ip, sizeof(p.ip)) || p.ip.version != 4 || p.ip.ihl < 5)
+	if (read_at(skb, IP_OFF, &p.ip, sizeof(p.ip)) || p.ip.version != 4 || p.ip.ihl < 5)
 		return dropped(skb, &p, DROP_MALFORMED);
 	if (p.ip.daddr != p.sandbox.host_addr)
 		return dropped(skb, &p, DROP_DESTINATION_IP);

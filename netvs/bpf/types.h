@@ -203,4 +203,16 @@ struct {
 	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
 
+/* Reads what is nearly always in the packet's linear part without a call, and by one where it is not. */
+static __always_inline int read_at(struct __sk_buff *skb, int off, void *to, int len)
+{
+	void *from = (void *)(long)skb->data + off;
+
+	if (from + len <= (void *)(long)skb->data_end) {
+		__builtin_memcpy(to, from, len);
+		return 0;
+	}
+	return bpf_skb_load_bytes(skb, off, to, len);
+}
+
 #endif

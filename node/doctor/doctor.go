@@ -121,6 +121,7 @@ func checks(o Options, h host) []check {
 		{"btf", false, func(context.Context) Check { return judgeBTF(h.btf()) }},
 		{"tcx", false, func(context.Context) Check { return judgeTCX(h.tcx()) }},
 		{"tun", false, func(context.Context) Check { return judgeTUN(h.tun()) }},
+		{"nftables", false, func(context.Context) Check { return judgeNFT(h.nft()) }},
 	}
 }
 

@@ -31,6 +31,7 @@ func healthy() host {
 		btf:    func() error { return nil },
 		tcx:    func() error { return nil },
 		tun:    func() error { return nil },
+		nft:    func() error { return nil },
 		kernel: func() (Kernel, error) { return Kernel{Release: "6.12.1", HZ: 250}, nil },
 	}
 }
@@ -62,6 +63,7 @@ func TestReadiness(t *testing.T) {
 		{"btf", func(h *host) { h.btf = func() error { return broken } }, true, "btf", Warn},
 		{"tcx", func(h *host) { h.tcx = func() error { return broken } }, true, "tcx", Warn},
 		{"tun", func(h *host) { h.tun = func() error { return broken } }, true, "tun", Warn},
+		{"nftables", func(h *host) { h.nft = func() error { return broken } }, true, "nftables", Warn},
 		{"kernel", func(h *host) { h.kernel = func() (Kernel, error) { return Kernel{}, broken } }, true, "kernel", Warn},
 	}
 	for _, tt := range tests {

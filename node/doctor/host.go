@@ -21,6 +21,7 @@ type host struct {
 	btf        func() error
 	tcx        func() error
 	tun        func() error
+	nft        func() error
 	kernel     func() (Kernel, error)
 }
 
@@ -47,6 +48,7 @@ func realHost() host {
 		btf:        probeBTF,
 		tcx:        probeTCX,
 		tun:        probeTUN,
+		nft:        probeNFT,
 		kernel:     probeKernel,
 	}
 }

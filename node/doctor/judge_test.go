@@ -97,6 +97,9 @@ func TestJudges(t *testing.T) {
 		{"tun", judgeTUN(nil), OK, "a TAP with vnet headers can be made", ""},
 		{"tun denied", judgeTUN(unix.EPERM), Fail, "operation not permitted", "run as root (or with CAP_NET_ADMIN)"},
 		{"no tun", judgeTUN(unix.ENOENT), Fail, "no such file or directory", "`modprobe tun`"},
+		{"nftables", judgeNFT(nil), OK, "nftables masquerades", ""},
+		{"nftables denied", judgeNFT(unix.EPERM), Fail, "operation not permitted", "run as root (or with CAP_NET_ADMIN)"},
+		{"no nftables", judgeNFT(unix.ENOENT), Fail, "no such file or directory", "`modprobe nf_tables nft_masq nf_conntrack`, or use a kernel that has them"},
 
 		{"kernel", judgeKernel(Kernel{Release: "6.12.1", HZ: 250}, nil), OK, "6.12.1, HZ=250", ""},
 		{"asset", judgeAsset("guest kernel", "/k", nil), OK, "/k", ""},

@@ -10,6 +10,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
@@ -105,4 +107,32 @@ func judgeTUN(err error) Check {
 		return Check{Status: Fail, Found: err.Error(), Means: networkMeans, Do: "`modprobe tun`"}
 	}
 	return Check{Status: OK, Found: "a TAP with vnet headers can be made"}
+}
+
+// probeNFT makes a chain that masquerades what conntrack knows, in an empty network namespace.
+func probeNFT() error {
+	return inNewNetns(func() error {
+		conn, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		table := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "cella-doctor"})
+		chain := conn.AddChain(&nftables.Chain{Table: table, Name: "postrouting", Type: nftables.ChainTypeNAT,
+			Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
+		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}, &expr.Masq{}}})
+		if err := conn.Flush(); err != nil {
+			return fmt.Errorf("masquerade with nftables: %w", err)
+		}
+		return nil
+	})
+}
+
+func judgeNFT(err error) Check {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return Check{Status: Fail, Found: err.Error(), Means: networkMeans, Do: "run as root (or with CAP_NET_ADMIN)"}
+	case err != nil:
+		return Check{Status: Fail, Found: err.Error(), Means: networkMeans, Do: "`modprobe nf_tables nft_masq nf_conntrack`, or use a kernel that has them"}
+	}
+	return Check{Status: OK, Found: "nftables masquerades"}
 }

@@ -34,9 +34,14 @@ type Worker struct {
 	reason string
 }
 
+// withoutHugePages keeps the kernel from backing small heaps with 2 MiB pages: a worker's is a few hundred KiB. The
+// setting is the process's and its children's, and survives exec. Guest memory is not affected: it is a memfd.
+var withoutHugePages = sync.OnceFunc(func() { unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0) })
+
 // Start begins a worker for machines of the given shape. It returns as soon as the process runs; the first
 // call waits until it is ready.
 func Start(shape vmm.Shape) (*Worker, error) {
+	withoutHugePages()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("start worker: %w", err)

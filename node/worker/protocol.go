@@ -75,7 +75,7 @@ func send(conn *net.UnixConn, v any, files ...*os.File) error {
 }
 
 // receive reads one message into v and returns the files that came with it, which are the caller's. The end
-// of the connection is net.ErrClosed.
+// of the connection is net.ErrClosed or io.EOF.
 func receive(conn *net.UnixConn, v any) ([]*os.File, error) {
 	buf := make([]byte, maxMessage)
 	oob := make([]byte, unix.CmsgSpace(4*maxFiles))

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -64,7 +65,7 @@ func TestFilesTravelWithAMessage(t *testing.T) {
 func TestReceiveSeesTheEnd(t *testing.T) {
 	a, b := pair(t)
 	a.Close()
-	if _, err := receive(b, new(request)); !errors.Is(err, net.ErrClosed) && err.Error() != "EOF" {
+	if _, err := receive(b, new(request)); !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.EOF) {
 		t.Errorf("receive on a closed connection: %v", err)
 	}
 }
