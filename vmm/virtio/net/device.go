@@ -85,7 +85,7 @@ type Stats struct {
 type Device struct {
 	Stats Stats
 
-	file *os.File
+	file *os.File // nil, as raw is, where there is no cable
 	raw  syscall.RawConn
 	cfg  Config
 	// wake has a token when the goroutine that reads has reason to look again: the device was activated, the guest
@@ -119,19 +119,26 @@ func New(file *os.File, cfg Config) (*Device, error) {
 	if len(cfg.MAC) != 6 || cfg.MAC[0]&1 != 0 {
 		return nil, fmt.Errorf("network card: %q is not the MAC address of one station", cfg.MAC)
 	}
+	d := &Device{file: file, cfg: cfg, wake: make(chan struct{}, 1), closing: make(chan struct{})}
+	if file == nil {
+		return d, nil
+	}
 	if err := file.SetReadDeadline(time.Time{}); err != nil {
 		return nil, fmt.Errorf("network card: %s can't be waited for (open it with O_NONBLOCK): %w", file.Name(), err)
 	}
-	raw, err := file.SyscallConn()
-	if err != nil {
+	var err error
+	if d.raw, err = file.SyscallConn(); err != nil {
 		return nil, fmt.Errorf("network card: %w", err)
 	}
-	return &Device{file: file, raw: raw, cfg: cfg, wake: make(chan struct{}, 1), closing: make(chan struct{})}, nil
+	return d, nil
 }
 
 // Close ends the goroutine that reads and waits for it. The transport must have been reset or closed before.
 func (d *Device) Close() error {
 	close(d.closing)
+	if d.file == nil {
+		return nil
+	}
 	// Whatever waits for a frame is told that the time is over.
 	err := d.file.SetReadDeadline(time.Unix(1, 0))
 	d.poke()
@@ -167,10 +174,13 @@ func (d *Device) WriteConfig(uint64, []byte) {}
 
 // Activate takes the queues, and tells the TAP which frames the guest can take.
 func (d *Device) Activate(b virtio.Backend) error {
+	d.backend, d.active = b, true
+	if d.file == nil {
+		return nil
+	}
 	if err := d.setOffloads(b.Features); err != nil {
 		return fmt.Errorf("network card %s: %w", d.file.Name(), err)
 	}
-	d.backend, d.active = b, true
 	if d.ended == nil {
 		d.lock, d.ended = b.Lock, make(chan struct{})
 		go d.receive()
@@ -221,6 +231,7 @@ func (d *Device) Notify(queue int) {
 	d.poke()
 }
 
+// poke gives the goroutine reason to look.
 func (d *Device) poke() {
 	select {
 	case d.wake <- struct{}{}:

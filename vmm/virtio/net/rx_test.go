@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"cella.dev/cella/vmm/virtio/mmio"
+	virtio "cella.dev/cella/vmm/virtio/net"
 	"cella.dev/cella/vmm/virtio/virtiotest"
 )
 
@@ -127,11 +128,27 @@ func TestRestoreRefusesAnotherCard(t *testing.T) {
 	for want, state := range map[string][]byte{
 		"network card state of 0 bytes is not version 1":                                    {},
 		"network card state of 9 bytes is not version 1":                                    {2, 2, 0, 0, 0, 0, 7, 0xdc, 5},
-		"network card wire has MAC 02:00:00:00:00:07, the snapshot's had 02:00:00:00:00:08": {1, 2, 0, 0, 0, 0, 8, 0xdc, 5},
-		"network card wire has MTU 1500, the snapshot's had 1499":                           {1, 2, 0, 0, 0, 0, 7, 0xdb, 5},
+		"network card has MAC 02:00:00:00:00:07, the snapshot's had 02:00:00:00:00:08": {1, 2, 0, 0, 0, 0, 8, 0xdc, 5},
+		"network card has MTU 1500, the snapshot's had 1499":                           {1, 2, 0, 0, 0, 0, 7, 0xdb, 5},
 	} {
 		if err := dev.Restore(state); err == nil || err.Error() != want {
 			t.Errorf("restore of %x: %v, want %q", state, err, want)
 		}
 	}
+}
+
+func TestACardWithoutACable(t *testing.T) {
+	dev, err := virtio.New(nil, virtio.Config{MAC: guestMAC})
+	virtiotest.Must(t, err)
+	mem, irq := virtiotest.NewMemory(1<<23), virtiotest.NewInterrupt()
+	transport := mmio.New(mem, dev, irq)
+	g := &guest{Driver: virtiotest.NewDriver(transport, mem, irq, 0x1000), tb: t, dev: dev, transport: transport}
+	virtiotest.Must(t, g.Init(all|virtiotest.Version1, 2, 16))
+	g.offer(16, 1526)
+	g.put(header(0, 0, 0), pattern(60))
+	if n := dev.Stats.DroppedOut.Load(); n != 1 {
+		t.Errorf("%d frames lost", n)
+	}
+	transport.Close()
+	virtiotest.Must(t, dev.Close())
 }

@@ -22,10 +22,10 @@ func (d *Device) Restore(state []byte) error {
 		return fmt.Errorf("network card state of %d bytes is not version %d", len(state), stateVersion)
 	}
 	if mac := net.HardwareAddr(state[1:7]); !bytes.Equal(mac, d.cfg.MAC) {
-		return fmt.Errorf("network card %s has MAC %v, the snapshot's had %v", d.file.Name(), d.cfg.MAC, mac)
+		return fmt.Errorf("network card has MAC %v, the snapshot's had %v", d.cfg.MAC, mac)
 	}
 	if mtu := binary.LittleEndian.Uint16(state[7:]); mtu != d.cfg.MTU {
-		return fmt.Errorf("network card %s has MTU %d, the snapshot's had %d", d.file.Name(), d.cfg.MTU, mtu)
+		return fmt.Errorf("network card has MTU %d, the snapshot's had %d", d.cfg.MTU, mtu)
 	}
 	return nil
 }

@@ -50,6 +50,9 @@ func (d *Device) transmit(c *virtio.Chain) {
 
 // write gives the TAP the frame in the vector. A TAP takes all of a frame or nothing.
 func (d *Device) write() bool {
+	if d.raw == nil {
+		return false
+	}
 	var errno unix.Errno
 	err := d.raw.Control(func(fd uintptr) { _, errno = d.vector.move(unix.SYS_WRITEV, fd) })
 	return err == nil && errno == 0
