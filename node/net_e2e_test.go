@@ -68,7 +68,7 @@ func serveHTTP(t *testing.T, l net.Listener) {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") })
-	mux.HandleFunc("GET /zeros", func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 8<<20)) })
+	mux.HandleFunc("GET /zeros", func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 2<<20)) })
 	mux.HandleFunc("POST /", func(w http.ResponseWriter, r *http.Request) {
 		h := sha256.New()
 		n, err := io.Copy(h, r.Body)
@@ -104,7 +104,7 @@ func (w *world) names() []string {
 // connected opens a node with a network.
 func connected(t *testing.T) *node.Node {
 	t.Helper()
-	return open(t, node.Options{Network: node.NetworkOn, Resolvers: []string{testnet.World + ":53"}, PoolMin: 1, PoolMax: 2})
+	return open(t, node.Options{Network: node.NetworkOn, Resolvers: []string{testnet.World + ":53"}})
 }
 
 var off = false
@@ -139,11 +139,11 @@ func TestNetworkOfASandbox(t *testing.T) {
 		}
 	})
 	t.Run("much data both ways", func(t *testing.T) {
-		want := fmt.Sprintf("%d %x <nil>", 8<<20, sha256.Sum256(make([]byte, 8<<20)))
-		if got := sh(t, n, open, "head -c 8388608 /dev/zero | curl -sS --max-time 60 --data-binary @- http://"+testnet.World+"/"); got != want {
+		want := fmt.Sprintf("%d %x <nil>", 2<<20, sha256.Sum256(make([]byte, 2<<20)))
+		if got := sh(t, n, open, "head -c 2097152 /dev/zero | curl -sS --max-time 60 --data-binary @- http://"+testnet.World+"/"); got != want {
 			t.Errorf("upload: %q, want %q", got, want)
 		}
-		want = fmt.Sprintf("%x  -", sha256.Sum256(make([]byte, 8<<20)))
+		want = fmt.Sprintf("%x  -", sha256.Sum256(make([]byte, 2<<20)))
 		if got := sh(t, n, open, "curl -sS --max-time 60 http://"+testnet.World+"/zeros | sha256sum"); got != want {
 			t.Errorf("download: %q, want %q", got, want)
 		}
