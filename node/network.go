@@ -153,6 +153,9 @@ func (n *Node) connect(s *sandbox, t *template) (worker.Network, error) {
 	}
 	var err error
 	if s.egress, err = n.network.Attach(s.ID, &netvs.Policy{}); err != nil {
+		if errors.Is(err, netvs.ErrFull) {
+			err = fmt.Errorf("%w: %w", ErrCapacity, err)
+		}
 		return worker.Network{}, err
 	}
 	return worker.Network{Card: t.Card, Tap: s.egress.File()}, nil
