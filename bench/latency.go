@@ -26,6 +26,9 @@ type Latency struct {
 	N, Warmup int
 	// NOf and WarmupOf replace N and Warmup for arms that take long.
 	NOf, WarmupOf map[string]int
+	// Rest is how long everything is left alone before each turn of any arm, so that what an arm leaves running,
+	// such as a pool that fills up again, is not charged to the next. It is part of the result's parameters.
+	Rest time.Duration
 	// Only names the arms that take part; nil means all.
 	Only []string
 	// Bytes is params.bytes of file scenarios.
@@ -85,7 +88,7 @@ func (l *Latency) Run(ctx context.Context, s *Session) []reports.Scenario {
 func (l *Latency) params(s *Session, arm Arm) reports.Params {
 	return reports.Params{
 		Arm: arm.Name(), Clock: s.Clock, Mode: l.Mode, Concurrency: l.Concurrency, RatePerS: l.RatePerS, Bytes: l.Bytes,
-		Cache: "warm",
+		Cache: "warm", RestNS: l.Rest.Nanoseconds(),
 	}
 }
 
@@ -171,6 +174,11 @@ func (t *turn) units() int { return (t.n + t.unit - 1) / t.unit }
 func (l *Latency) take(ctx context.Context, s *Session, t *turn) {
 	if t.partial != "" {
 		return
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(l.Rest):
 	}
 	cpu, start := cpuTime(), time.Now()
 	switch l.Mode {

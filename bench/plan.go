@@ -47,9 +47,9 @@ func Scenarios(size Sizes) []Scenario {
 		steps = []int{0, 5, 10}
 	}
 	return []Scenario{
-		&Latency{Scenario: CreateExec, Mode: ModeClosed, Concurrency: 1, N: n(100, 20), Warmup: 3,
+		&Latency{Scenario: CreateExec, Mode: ModeClosed, Concurrency: 1, N: n(100, 20), Warmup: 3, Rest: time.Second,
 			NOf: map[string]int{ArmQEMU: min(cold, 5)}, WarmupOf: map[string]int{ArmQEMU: 0}},
-		&Latency{Scenario: CreateExec, Mode: ModeBurst, Concurrency: 50, N: n(200, 50), Warmup: 50, Only: append(served, ArmCrun)},
+		&Latency{Scenario: CreateExec, Mode: ModeBurst, Concurrency: 50, N: n(200, 50), Warmup: 50, Rest: 10 * time.Second, Only: append(served, ArmCrun)},
 		&Latency{Scenario: CreateExec, Mode: ModeClosed, Concurrency: 50, N: n(200, 50), Warmup: 10, Only: served},
 		&Latency{Scenario: ColdBoot, Mode: ModeClosed, Concurrency: 1, N: cold, Only: []string{ArmCella, ArmQEMU}},
 		&Latency{Scenario: Exec, Mode: ModeClosed, Concurrency: 1, N: n(200, 20), Warmup: 3, Only: served},

@@ -42,8 +42,8 @@ const noteAt = 11
 // noStore is an instruction as long as the store that does nothing.
 var noStore = []byte{0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00}
 
-var errUnknownEmulator = errors.New("cella does not know this build of QEMU, so it cannot keep it from delivering a guest's " +
-	"interrupts twice: guests in the lab may hang (known: Debian's 7.2 and 10.0; see docs/decisions/0008)")
+var errUnknownEmulator = errors.New("this build of QEMU is not known and runs as it is: if it delivers a guest's interrupts " +
+	"twice, guests in the lab will hang; use Debian's 7.2 or 10.0 (docs/decisions/0008)")
 
 // findNote returns the file offset of the store in a QEMU program. The error is errUnknownEmulator if there is no
 // such place or more than one.

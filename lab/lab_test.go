@@ -83,6 +83,21 @@ func TestLabIsAHost(t *testing.T) {
 	}
 }
 
+// The other tests would pass with a QEMU that cannot be corrected, most of the time.
+func TestEmulatorIsKnown(t *testing.T) {
+	path, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := findNote(program); err != nil {
+		t.Errorf("%s: %v", path, err)
+	}
+}
+
 func TestFilesOutputAndExitStatus(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -152,16 +152,21 @@ func copyPages(dst, src *os.File, info MemoryInfo) error {
 		if n%pageSize != 0 {
 			return fmt.Errorf("short read of %d bytes at %d", n, start)
 		}
-		for i := 0; i < n; i += pageSize {
-			page := buf[i : i+pageSize]
-			if isZero(page) {
+		for i := 0; i < n; {
+			// A run of pages that hold data is one write; zero pages stay holes.
+			run := i
+			for ; run < n && !isZero(buf[run:run+pageSize]); run += pageSize {
+				sumPage(sum, (start+int64(run))/pageSize, buf[run:run+pageSize])
+				pages++
+			}
+			if run == i {
+				i += pageSize
 				continue
 			}
-			sumPage(sum, (start+int64(i))/pageSize, page)
-			pages++
-			if _, err := dst.WriteAt(page, start+int64(i)); err != nil {
+			if _, err := dst.WriteAt(buf[i:run], start+int64(i)); err != nil {
 				return err
 			}
+			i = run
 		}
 		off = start + int64(n)
 	}

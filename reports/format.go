@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"time"
 )
 
 // FormatNS writes nanoseconds with three significant digits and the unit that suits.
@@ -85,6 +86,9 @@ func (p Params) load() string {
 	}
 	if p.Bytes > 0 {
 		parts = append(parts, FormatBytes(float64(p.Bytes)))
+	}
+	if p.RestNS > 0 {
+		parts = append(parts, fmt.Sprintf("%v apart", time.Duration(p.RestNS)))
 	}
 	if p.Rules > 0 {
 		parts = append(parts, fmt.Sprintf("%d rules", p.Rules))

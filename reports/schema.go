@@ -97,7 +97,9 @@ type Params struct {
 	Cache       string  `json:"cache,omitempty"`
 	Sandboxes   int     `json:"sandboxes,omitempty"`
 	Bytes       int64   `json:"bytes,omitempty"`
-	Rules       int     `json:"rules,omitempty"`
+	// RestNS is how long the system was left alone before each turn of an arm.
+	RestNS int64 `json:"rest_ns,omitempty"`
+	Rules  int   `json:"rules,omitempty"`
 	// Variant is anything else that changes the work, in a few words.
 	Variant string `json:"variant,omitempty"`
 }
