@@ -119,37 +119,43 @@ func fetch(t *testing.T, n *node.Node, s node.Sandbox, url string) (string, bool
 	return r.stdout, true
 }
 
+// made creates a sandbox when it is first asked for.
+func made(t *testing.T, n *node.Node, req node.CreateRequest) func() node.Sandbox {
+	return sync.OnceValue(func() node.Sandbox { return create(t, n, req) })
+}
+
 func TestNetworkOfASandbox(t *testing.T) {
 	w := newWorld(t)
 	n := connected(t)
-	open := create(t, n, node.CreateRequest{})
-	closed := create(t, n, node.CreateRequest{AllowInternet: &off})
-	named := create(t, n, node.CreateRequest{Network: node.NetworkPolicy{AllowOut: []string{"allowed.test", "*.wild.test"}, DenyOut: []string{"0.0.0.0/0"}}})
+	open := made(t, n, node.CreateRequest{})
+	closed := made(t, n, node.CreateRequest{AllowInternet: &off})
+	named := made(t, n, node.CreateRequest{Network: node.NetworkPolicy{
+		AllowOut: []string{"allowed.test", "*.wild.test"}, DenyOut: []string{"0.0.0.0/0"}}})
 
 	t.Run("configured inside", func(t *testing.T) {
-		got := sh(t, n, open, "ip -4 -o addr show eth0 | awk '{print $4}'; ip route show default; cat /sys/class/net/eth0/address /sys/class/net/eth0/mtu /etc/resolv.conf")
+		got := sh(t, n, open(), "ip -4 -o addr show eth0 | awk '{print $4}'; ip route show default; cat /sys/class/net/eth0/address /sys/class/net/eth0/mtu /etc/resolv.conf")
 		want := "169.254.0.21/30\ndefault via 169.254.0.22 dev eth0 \n02:ce:11:a0:00:15\n1500\nnameserver 169.254.0.22"
 		if got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
 	})
 	t.Run("reaches the world", func(t *testing.T) {
-		if got, ok := fetch(t, n, open, "http://"+testnet.World+"/"); !ok || got != "hello" {
+		if got, ok := fetch(t, n, open(), "http://"+testnet.World+"/"); !ok || got != "hello" {
 			t.Errorf("%q, %t", got, ok)
 		}
 	})
 	t.Run("much data both ways", func(t *testing.T) {
 		want := fmt.Sprintf("%d %x <nil>", 2<<20, sha256.Sum256(make([]byte, 2<<20)))
-		if got := sh(t, n, open, "head -c 2097152 /dev/zero | curl -sS --max-time 60 --data-binary @- http://"+testnet.World+"/"); got != want {
+		if got := sh(t, n, open(), "head -c 2097152 /dev/zero | curl -sS --max-time 60 --data-binary @- http://"+testnet.World+"/"); got != want {
 			t.Errorf("upload: %q, want %q", got, want)
 		}
 		want = fmt.Sprintf("%x  -", sha256.Sum256(make([]byte, 2<<20)))
-		if got := sh(t, n, open, "curl -sS --max-time 60 http://"+testnet.World+"/zeros | sha256sum"); got != want {
+		if got := sh(t, n, open(), "curl -sS --max-time 60 http://"+testnet.World+"/zeros | sha256sum"); got != want {
 			t.Errorf("download: %q, want %q", got, want)
 		}
 	})
 	t.Run("internet off", func(t *testing.T) {
-		if got, ok := fetch(t, n, closed, "http://"+testnet.World+"/"); ok {
+		if got, ok := fetch(t, n, closed(), "http://"+testnet.World+"/"); ok {
 			t.Errorf("reached the world: %q", got)
 		}
 	})
@@ -163,14 +169,15 @@ func TestNetworkOfASandbox(t *testing.T) {
 			"http://" + privateAddr + "/", "http://" + testnet.Uplink + ":8080/", "http://10.77.0.1:8080/",
 			"http://169.254.0.22:8080/", "http://127.0.0.1:8080/", "http://169.254.169.254:8080/",
 		} {
-			if got, ok := fetch(t, n, open, url); ok {
+			if got, ok := fetch(t, n, open(), url); ok {
 				t.Errorf("%s answers %q", url, got)
 			}
 		}
 	})
 	t.Run("another sandbox", func(t *testing.T) {
-		sh(t, n, closed, "mkdir -p /tmp/w && cd /tmp/w && (setsid python3 -m http.server 8000 >/dev/null 2>&1 &); for i in $(seq 100); do curl -s 127.0.0.1:8000 >/dev/null && exit; sleep 0.1; done; exit 1")
-		if got := sh(t, n, open, "for i in 2 3 4 5 6 7 8 9; do curl -s --max-time 2 http://10.77.0.$i:8000/ >/dev/null && echo 10.77.0.$i answers & done; wait"); got != "" {
+		listening := closed()
+		sh(t, n, listening, "mkdir -p /tmp/w && cd /tmp/w && (setsid python3 -m http.server 8000 >/dev/null 2>&1 &); for i in $(seq 100); do curl -s 127.0.0.1:8000 >/dev/null && exit; sleep 0.1; done; exit 1")
+		if got := sh(t, n, open(), "for i in 2 3 4 5 6 7 8 9; do curl -s --max-time 2 http://10.77.0.$i:8000/ >/dev/null && echo 10.77.0.$i answers & done; wait"); got != "" {
 			t.Error(got)
 		}
 	})
@@ -186,7 +193,7 @@ for source in ("203.0.113.9", "10.77.0.9", "169.254.0.21"):
     s.bind((source, 0))
     s.sendto(source.encode(), ("` + testnet.World + `", 9000))
 `
-		sh(t, n, open, "sudo ip addr add 203.0.113.9/32 dev lo; sudo ip addr add 10.77.0.9/32 dev lo; python3 -c '"+script+"'")
+		sh(t, n, open(), "sudo ip addr add 203.0.113.9/32 dev lo; sudo ip addr add 10.77.0.9/32 dev lo; python3 -c '"+script+"'")
 		c.SetReadDeadline(time.Now().Add(testnet.Limit))
 		buf := make([]byte, 100)
 		k, from, err := c.ReadFrom(buf)
@@ -196,7 +203,7 @@ for source in ("203.0.113.9", "10.77.0.9", "169.254.0.21"):
 	})
 	t.Run("names", func(t *testing.T) {
 		for _, name := range []string{"allowed.test", "a.wild.test"} {
-			if got, ok := fetch(t, n, named, "http://"+name+"/"); !ok || got != "hello" {
+			if got, ok := fetch(t, n, named(), "http://"+name+"/"); !ok || got != "hello" {
 				t.Errorf("%s: %q, %t", name, got, ok)
 			}
 		}
@@ -208,7 +215,7 @@ try:
 except socket.gaierror:
     print("refused", time.monotonic() - t < 2)
 `
-		for _, s := range []node.Sandbox{named, closed} {
+		for _, s := range []node.Sandbox{named(), closed()} {
 			if got := sh(t, n, s, "python3 -c '"+script+"'"); got != "refused True" {
 				t.Errorf("a denied name: %q", got)
 			}
@@ -221,22 +228,22 @@ except socket.gaierror:
 	})
 	t.Run("replaced while it runs", func(t *testing.T) {
 		yes := true
-		if err := n.SetNetwork(closed.ID, &yes, node.NetworkPolicy{}); err != nil {
+		if err := n.SetNetwork(closed().ID, &yes, node.NetworkPolicy{}); err != nil {
 			t.Fatal(err)
 		}
-		if got, ok := fetch(t, n, closed, "http://"+testnet.World+"/"); !ok || got != "hello" {
+		if got, ok := fetch(t, n, closed(), "http://"+testnet.World+"/"); !ok || got != "hello" {
 			t.Errorf("after it was allowed: %q, %t", got, ok)
 		}
-		if err := n.SetNetwork(closed.ID, nil, node.NetworkPolicy{DenyOut: []string{testnet.World + "/32"}}); err != nil {
+		if err := n.SetNetwork(closed().ID, nil, node.NetworkPolicy{DenyOut: []string{testnet.World + "/32"}}); err != nil {
 			t.Fatal(err)
 		}
-		if got, ok := fetch(t, n, closed, "http://"+testnet.World+"/"); ok {
+		if got, ok := fetch(t, n, closed(), "http://"+testnet.World+"/"); ok {
 			t.Errorf("after it was denied: %q", got)
 		}
-		if err := n.SetNetwork(closed.ID, nil, node.NetworkPolicy{AllowOut: []string{"300.1.1.1"}}); !errors.Is(err, node.ErrPolicy) {
+		if err := n.SetNetwork(closed().ID, nil, node.NetworkPolicy{AllowOut: []string{"300.1.1.1"}}); !errors.Is(err, node.ErrPolicy) {
 			t.Errorf("a malformed policy: %v", err)
 		}
-		if got, _ := n.Get(closed.ID); len(got.Network.DenyOut) != 1 {
+		if got, _ := n.Get(closed().ID); len(got.Network.DenyOut) != 1 {
 			t.Errorf("the policy is %+v", got.Network)
 		}
 	})
