@@ -156,7 +156,53 @@ func (b *builder) run(ctx context.Context) error {
 	}
 	t.DiskSizeMB = int(info.Size() >> 20)
 	t.CreatedAt = time.Now().UTC()
-	return writeManifest(b.dir, t.Template)
+	if err := writeManifest(b.dir, t.Template); err != nil {
+		return err
+	}
+	b.spec.Progress("recording the working set")
+	return b.record(ctx)
+}
+
+// record restores the finished snapshot once and keeps which pages it touches up to the end of a first command.
+func (b *builder) record(ctx context.Context) error {
+	t, err := openTemplate(b.dir)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	disk, err := b.node.disks.Clone(t.disk)
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	s := &sandbox{Sandbox: Sandbox{ID: "recorder"}, socket: filepath.Join(b.node.opts.Run, "record-"+randomID(8)+".sock")}
+	listener, err := listenVsock(s.socket)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(s.socket)
+	defer listener.Close()
+	if s.worker, err = worker.Start(t.shape()); err != nil {
+		return err
+	}
+	defer func() { s.worker.Kill(); <-s.worker.Done() }()
+	files := worker.RestoreFiles{State: t.snapshot.State, Memory: t.snapshot.Memory, Disk: disk, Listener: listener,
+		Network: worker.Network{Card: t.Card}}
+	if err := s.worker.RestoreRecorded(ctx, files); err != nil {
+		return err
+	}
+	if err := b.node.warm(ctx, s, t); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(filepath.Join(b.dir, workingSetFile), os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if err := s.worker.Touched(ctx, out); err != nil {
+		return err
+	}
+	return errors.Join(out.Sync(), syncDir(b.dir))
 }
 
 // importFiles brings kernel, initrd and disk into the build directory and returns the disk, open for writing.

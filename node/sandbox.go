@@ -183,7 +183,7 @@ func (n *Node) start(ctx context.Context, t *template, cold bool, clock *stopwat
 	}
 	files := worker.RestoreFiles{State: t.snapshot.State, Memory: t.snapshot.Memory, Disk: disk, Listener: listener,
 		Network: connection}
-	if _, err := s.worker.Restore(ctx, files); err != nil {
+	if _, err := s.worker.Restore(ctx, files, t.workingSet); err != nil {
 		return nil, err
 	}
 	clock.lap("restore")

@@ -21,6 +21,8 @@ const (
 	diskFile     = "disk"
 	kernelFile   = "kernel"
 	initrdFile   = "initrd"
+	// workingSetFile may be missing: it only saves time.
+	workingSetFile = "workingset"
 	// buildPrefix marks directories of builds that are under way.
 	buildPrefix = ".build-"
 )
@@ -37,7 +39,9 @@ type template struct {
 	dir      string
 	disk     *os.File
 	snapshot *memsnap.Snapshot
-	pool     *pool // set before the template is in the table
+	// workingSet, encoded, is what a clone touches up to its first command; nil if it is not known.
+	workingSet []byte
+	pool       *pool // set before the template is in the table
 	// users counts creates that are using the files. Adding happens under Node.mu while the template is in
 	// the table, so that none begins once it is out.
 	users sync.WaitGroup
@@ -86,8 +90,8 @@ func openTemplate(dir string) (*template, error) {
 	if err := json.Unmarshal(data, &t.Template); err != nil {
 		return nil, fmt.Errorf("open template %s: %s: %w", dir, manifestFile, err)
 	}
-	if t.Alias != filepath.Base(dir) || t.CPUCount < 1 || t.MemoryMB < 1 {
-		return nil, fmt.Errorf("open template %s: %s does not describe it", dir, manifestFile)
+	if !validAlias(t.Alias) || t.CPUCount < 1 || t.MemoryMB < 1 {
+		return nil, fmt.Errorf("open template %s: %s does not describe one", dir, manifestFile)
 	}
 	if t.snapshot, err = memsnap.Open(dir); err != nil {
 		return nil, fmt.Errorf("open template %s: %w", t.Alias, err)
@@ -97,6 +101,11 @@ func openTemplate(dir string) (*template, error) {
 		return nil, fmt.Errorf("open template %s: its memory is %d bytes, its manifest says %d", t.Alias, got, want)
 	}
 	if t.disk, err = os.Open(filepath.Join(dir, diskFile)); err != nil {
+		t.snapshot.Close()
+		return nil, fmt.Errorf("open template %s: %w", t.Alias, err)
+	}
+	if t.workingSet, err = os.ReadFile(filepath.Join(dir, workingSetFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.disk.Close()
 		t.snapshot.Close()
 		return nil, fmt.Errorf("open template %s: %w", t.Alias, err)
 	}

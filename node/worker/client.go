@@ -193,11 +193,28 @@ type RestoreFiles struct {
 }
 
 // Restore makes the machine a clone of a snapshot and returns, with the time of each step, when its vCPUs
-// run. The files stay the caller's.
-func (w *Worker) Restore(ctx context.Context, f RestoreFiles) ([]Step, error) {
-	r, files := f.Network.request(request{Op: opRestore}, []*os.File{f.State, f.Memory, f.Disk, f.Listener})
-	m, err := w.do(ctx, r, files...)
+// run. The pages of the working set, which is encoded and may be nil, are prepared before. The files stay the
+// caller's.
+func (w *Worker) Restore(ctx context.Context, f RestoreFiles, workingSet []byte) ([]Step, error) {
+	m, err := w.restore(ctx, request{Op: opRestore, WorkingSet: workingSet}, f)
 	return m.Steps, err
+}
+
+// RestoreRecorded is Restore of a machine whose working set Touched will be asked for. It runs slower.
+func (w *Worker) RestoreRecorded(ctx context.Context, f RestoreFiles) error {
+	_, err := w.restore(ctx, request{Op: opRestore, Record: true}, f)
+	return err
+}
+
+func (w *Worker) restore(ctx context.Context, r request, f RestoreFiles) (message, error) {
+	r, files := f.Network.request(r, []*os.File{f.State, f.Memory, f.Disk, f.Listener})
+	return w.do(ctx, r, files...)
+}
+
+// Touched writes the encoded working set of a machine restored by RestoreRecorded to an empty file.
+func (w *Worker) Touched(ctx context.Context, out *os.File) error {
+	_, err := w.do(ctx, request{Op: opTouched}, out)
+	return err
 }
 
 // Save stops the machine for good and writes its state and memory to two empty files.

@@ -20,6 +20,7 @@ const (
 	opBoot    = "boot"    // kernel, initrd, disk, vsock listener[, console][, tap]
 	opRestore = "restore" // state, memory, disk, vsock listener[, tap]
 	opSave    = "save"    // state, memory: pauses the machine for good and writes it out
+	opTouched = "touched" // working set: writes which pages the guest has touched since a recorded restore
 )
 
 // request is one message from the node. A worker handles one at a time.
@@ -31,6 +32,10 @@ type request struct {
 	Card *Card `json:"card,omitempty"`
 	// Tap says that the last file is the TAP that the card is connected to.
 	Tap bool `json:"tap,omitempty"`
+	// WorkingSet, encoded, is prepared before the guest runs (restore).
+	WorkingSet []byte `json:"workingSet,omitempty"`
+	// Record prepares for opTouched (restore).
+	Record bool `json:"record,omitempty"`
 }
 
 // Card is what a guest's network card is, as it was when the snapshot was taken.

@@ -91,6 +91,8 @@ func (s *server) handle(r request, files []*os.File) (message, error) {
 		return s.restore(r, files, tap)
 	case r.Op == opSave && len(files) == 2:
 		return s.save(files[0], files[1])
+	case r.Op == opTouched && len(files) == 1:
+		return message{}, s.touched(files[0])
 	default:
 		return message{}, fmt.Errorf("operation %q with %d files is not known", r.Op, len(files))
 	}
@@ -145,16 +147,49 @@ func (s *server) restore(r request, files []*os.File, tap *os.File) (message, er
 	if err := step("map", s.machine.MapMemory(int(memory.Fd()), true)); err != nil {
 		return message{}, err
 	}
+	if r.Record {
+		if err := s.machine.Record(); err != nil {
+			return message{}, err
+		}
+	}
 	if err := step("devices", s.addDevices(disk, r.Card, tap)); err != nil {
 		return message{}, err
 	}
 	if err := step("state", s.machine.Restore(st)); err != nil {
 		return message{}, err
 	}
+	if r.WorkingSet != nil {
+		if err := step("prefault", s.prefault(r.WorkingSet)); err != nil {
+			return message{}, err
+		}
+	}
 	if err := step("start", s.machine.Start()); err != nil {
 		return message{}, err
 	}
 	return message{Steps: steps}, s.listen(listener)
+}
+
+func (s *server) prefault(encoded []byte) error {
+	var ws vmm.WorkingSet
+	if err := ws.UnmarshalBinary(encoded); err != nil {
+		return err
+	}
+	return s.machine.Prefault(ws)
+}
+
+func (s *server) touched(out *os.File) error {
+	ws, err := s.machine.Touched()
+	if err != nil {
+		return err
+	}
+	data, err := ws.MarshalBinary()
+	if err != nil {
+		return err
+	}
+	if _, err := out.Write(data); err != nil {
+		return fmt.Errorf("write working set: %w", err)
+	}
+	return nil
 }
 
 func readState(f *os.File) (*vmm.State, error) {

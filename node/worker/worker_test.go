@@ -61,7 +61,7 @@ func TestWorkerEndsWhenKilled(t *testing.T) {
 	if err := w.Err(); !errors.Is(err, ErrExited) || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("Err() = %v", err)
 	}
-	if _, err := w.Restore(t.Context(), RestoreFiles{}); err == nil {
+	if _, err := w.Restore(t.Context(), RestoreFiles{}, nil); err == nil {
 		t.Error("a dead worker restored")
 	}
 }
@@ -83,7 +83,7 @@ func TestRefusedRequestsLeaveTheWorkerUsable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer empty.Close()
-	_, err = w.Restore(t.Context(), RestoreFiles{State: empty, Memory: empty, Disk: empty, Listener: empty})
+	_, err = w.Restore(t.Context(), RestoreFiles{State: empty, Memory: empty, Disk: empty, Listener: empty}, nil)
 	if err == nil || !strings.HasPrefix(err.Error(), "restore: ") {
 		t.Errorf("restore of an empty state: %v", err)
 	}

@@ -163,3 +163,11 @@ const (
 
 // xsaveSize is the size of struct kvm_xsave; CapXSave2 tells the real size where it is larger.
 const xsaveSize = 4096
+
+// PreFault is a range of guest-physical memory for VCPU.PreFault (struct kvm_pre_fault_memory). KVM advances Addr
+// and shrinks Size as it goes.
+type PreFault struct {
+	Addr, Size uint64
+	Flags      uint64
+	_          [5]uint64
+}

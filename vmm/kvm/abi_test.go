@@ -23,6 +23,7 @@ func TestStructSizes(t *testing.T) {
 		"kvm_userspace_memory_region": {unsafe.Sizeof(MemoryRegion{}), 32},
 		"kvm_ioeventfd":               {unsafe.Sizeof(IOEventFD{}), 64},
 		"kvm_msi":                     {unsafe.Sizeof(MSI{}), 32},
+		"kvm_pre_fault_memory":        {unsafe.Sizeof(PreFault{}), 64},
 		"kvm_enable_cap":              {unsafe.Sizeof(enableCap{}), 104},
 		"kvm_mp_state":                {unsafe.Sizeof(MPState(0)), 4},
 		"kvm_cpuid2 with its entries": {unsafe.Sizeof(cpuid2{}), 8 + 256*40},

@@ -27,6 +27,7 @@ const (
 	CapImmediateExit    Cap = 136
 	CapXSave2           Cap = 208
 	CapX2APICAPI        Cap = 129
+	CapPreFaultMemory   Cap = 236
 )
 
 // required lists what a Machine cannot do without, and since when the kernel has it.

@@ -71,6 +71,7 @@ var (
 	opSetXCRs             = op{enc(dirWrite, 0xa7, unsafe.Sizeof(XCRs{})), "KVM_SET_XCRS"}
 	opKVMClockCtrl        = op{enc(dirNone, 0xad, 0), "KVM_KVMCLOCK_CTRL"}
 	opGetXSave2           = op{enc(dirRead, 0xcf, xsaveSize), "KVM_GET_XSAVE2"}
+	opPreFaultMemory      = op{enc(dirRead|dirWrite, 0xd5, unsafe.Sizeof(PreFault{})), "KVM_PRE_FAULT_MEMORY"}
 )
 
 // ioctl makes a request whose argument is a number. It uses Syscall, not RawSyscall: the request may block,

@@ -164,6 +164,18 @@ func (c *VCPU) TSCKHz() (int, error) { return ioctl(c.fd, opGetTSCKHz, 0) }
 // SetTSCKHz sets the rate of the guest's time-stamp counter; the CPU must be able to scale it.
 func (c *VCPU) SetTSCKHz(khz int) error { _, err := ioctl(c.fd, opSetTSCKHz, uintptr(khz)); return err }
 
+// PreFault maps a range of guest-physical memory into the second level of address translation, as reads by the guest
+// would, page by page. It needs CapPreFaultMemory (Linux 6.11) and two-dimensional paging (api.rst §4.143).
+func (c *VCPU) PreFault(addr, size uint64) error {
+	r := PreFault{Addr: addr, Size: size}
+	for r.Size > 0 {
+		if _, err := ioctlPtr(c.fd, opPreFaultMemory, &r); err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+	}
+	return nil
+}
+
 // MarkPaused tells the guest's watchdogs, by kvmclock, that the host stopped it (api.rst §4.74). A guest
 // that does not use kvmclock has none to tell, which is no error.
 func (c *VCPU) MarkPaused() error {
