@@ -9,10 +9,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"cella.dev/cella/netvs"
 	"cella.dev/cella/netvs/testnet"
@@ -25,7 +28,27 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	if run := os.Getenv(crashRun); run != "" {
+		fmt.Fprintln(os.Stderr, crash(run)) // comes back only on an error
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
+}
+
+// crashRun names the run directory of a process that is to die with a network and a sandbox in it.
+const crashRun = "CELLA_NODE_CRASH"
+
+func crash(run string) error {
+	opts := options(run)
+	opts.Network = NetworkOn
+	n := &Node{opts: opts, log: opts.Logger}
+	if err := n.setUpNetwork(); err != nil {
+		return err
+	}
+	if _, err := n.connect(&sandbox{Sandbox: Sandbox{ID: "a"}}, &template{Template: Template{Card: &worker.Card{}}}); err != nil {
+		return err
+	}
+	return unix.Kill(os.Getpid(), unix.SIGKILL)
 }
 
 // traces lists what a network leaves on a host: devices, addresses and mounts.
@@ -52,18 +75,18 @@ func traces(t *testing.T) []string {
 	return all
 }
 
-func options(t *testing.T) Options {
-	return Options{Run: t.TempDir(), Resolvers: []string{"192.0.2.53:53"}, Logger: slog.New(slog.DiscardHandler), Egress: netvs.Config{Pool: 1}}
+func options(run string) Options {
+	return Options{Run: run, Resolvers: []string{"192.0.2.53:53"}, Logger: slog.New(slog.DiscardHandler), Egress: netvs.Config{Pool: 1}}
 }
 
 func TestNetworkIsTakenAndGivenBack(t *testing.T) {
-	before, opts := traces(t), options(t)
+	before, opts := traces(t), options(t.TempDir())
 	for range 2 {
 		n, err := openNetwork(opts)
 		if err != nil {
 			t.Fatal(err)
 		}
-		other := options(t)
+		other := options(t.TempDir())
 		want := "another cella on this host has the sandboxes' network: stop it, or go without"
 		if _, err := openNetwork(other); err == nil || err.Error() != want {
 			t.Errorf("a second one: %v, want %q", err, want)
@@ -80,8 +103,42 @@ func TestNetworkIsTakenAndGivenBack(t *testing.T) {
 	}
 }
 
+func TestNetworkOfACrashedProcessIsCleanedUp(t *testing.T) {
+	before, run := traces(t), t.TempDir()
+	for _, next := range []string{run, t.TempDir()} { // the same directory, or another one
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), crashRun+"="+run)
+		out, err := cmd.CombinedOutput()
+		if err == nil || err.Error() != "signal: killed" {
+			t.Fatalf("the crashing process: %v: %s", err, out)
+		}
+		if len(traces(t)) < len(before)+2 {
+			t.Fatal("the crashed process left nothing")
+		}
+		n, err := openNetwork(options(next))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := n.Census()
+		if err != nil || c.Used != 0 || c.Entries > 1 {
+			t.Errorf("census %+v, %v", c, err)
+		}
+		if err := n.close(); err != nil {
+			t.Fatal(err)
+		}
+		if next != run { // its pins have no other user than who knows the directory
+			if err := unix.Unmount(filepath.Join(run, "bpf"), 0); err != nil {
+				t.Error(err)
+			}
+		}
+		if after := traces(t); !slices.Equal(after, before) {
+			t.Errorf("before %q, after %q", before, after)
+		}
+	}
+}
+
 func TestNodesConnectWhatTheyCan(t *testing.T) {
-	opts := options(t)
+	opts := options(t.TempDir())
 	card, plain := &template{}, &template{}
 	card.Card = &worker.Card{MAC: netvs.GuestMAC.String(), MTU: guestMTU}
 	asks := NetworkPolicy{AllowOut: []string{"192.0.2.1"}}
