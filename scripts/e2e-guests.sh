@@ -8,9 +8,10 @@ CELLA_E2E_STATE=$(mktemp -d /var/lib/cella/e2e-XXXXXX)
 export CELLA_E2E_STATE
 trap 'rm -rf "$CELLA_E2E_STATE"' EXIT
 [ -n "${CELLA_GUEST_KERNEL:-}" ] || CELLA_GUEST_KERNEL=$(ls "$CELLA_ASSETS"/vmlinux "$CELLA_ASSETS"/kernel/vmlinux 2>/dev/null | head -n 1)
-export CELLA_GUEST_KERNEL
+[ -n "${CELLA_GUEST_MODULES:-}" ] || CELLA_GUEST_MODULES=$CELLA_ASSETS/modules
+export CELLA_GUEST_KERNEL CELLA_GUEST_MODULES
 status=0
-for test in vmm node; do
+for test in vmm linuxdriver node; do
   ./$test.test -test.v -test.timeout 20m || status=1
 done
 exit $status

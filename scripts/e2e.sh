@@ -10,8 +10,8 @@ native() { bin/cella doctor >/dev/null 2>&1; }
 
 # Go tests that boot guests, compiled here and run there.
 guests() {
-  for pkg in vmm node; do
-    go test -c -tags e2e -o "out/e2e/$pkg.test" "./$pkg"
+  for pkg in vmm vmm/virtio/linuxdriver node; do
+    go test -c -tags e2e -o "out/e2e/$(basename "$pkg").test" "./$pkg"
   done
   go build -trimpath -o out/e2e/mute ./lab/mute
   cp scripts/e2e-guests.sh bin/cella bin/cella-agent out/e2e/
