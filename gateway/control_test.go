@@ -102,7 +102,12 @@ func TestBadRequestsAreAnsweredInJSON(t *testing.T) {
 		{"id with a slash", "GET", "/sandboxes/..%2F..%2Fetc", "", 404, ""},
 		{"body too large", "POST", "/sandboxes", big, 413, "1048576"},
 		{"auto-pause", "POST", "/sandboxes", `{"templateID":"base","autoPause":true}`, 501, "autoPause"},
-		{"network rules", "POST", "/sandboxes", `{"templateID":"base","network":{"denyOut":["0.0.0.0/0"]}}`, 501, "network"},
+		{"network mask", "POST", "/sandboxes", `{"templateID":"base","network":{"maskRequestHost":"a.test"}}`, 501, "network"},
+		{"network transforms", "PUT", "/sandboxes/" + sb.ID + "/network", `{"rules":{"a.test":[{}]}}`, 501, "network"},
+		{"malformed network rule", "PUT", "/sandboxes/" + sb.ID + "/network", `{"allowOut":["malformed"]}`, 400, `allowOut[0] "malformed"`},
+		{"network rule of a wrong type", "PUT", "/sandboxes/" + sb.ID + "/network", `{"allowOut":"all"}`, 400, "allowOut"},
+		{"network rule without a network", "PUT", "/sandboxes/" + sb.ID + "/network", `{"allowOut":["impossible"]}`, 501, "it is off"},
+		{"network of an unknown sandbox", "PUT", "/sandboxes/inone/network", `{}`, 404, "inone"},
 		{"volumes", "POST", "/sandboxes", `{"templateID":"base","volumeMounts":[{"name":"a","path":"/b"}]}`, 501, "volumeMounts"},
 		{"pause", "POST", "/sandboxes/" + sb.ID + "/pause", ``, 501, "pausing"},
 		{"fork", "POST", "/sandboxes/" + sb.ID + "/fork", `{"timeout":0}`, 501, "forking"},
@@ -230,6 +235,33 @@ func TestSandboxLife(t *testing.T) {
 	}
 	if status, _, _ := r.call("DELETE", "/sandboxes/"+id, ""); status != 404 {
 		t.Errorf("second kill = %d, want 404", status)
+	}
+}
+
+func TestNetworkRules(t *testing.T) {
+	r := newRig(t)
+	rules := func() string {
+		_, body, _ := r.call("GET", "/sandboxes/i00000000000000000001", "")
+		detail := parse[sandboxDetail](t, body)
+		b, err := json.Marshal([]any{detail.AllowInternetAccess, detail.Network})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	status, body, _ := r.call("POST", "/v2/sandboxes",
+		`{"templateID":"base","allow_internet_access":false,"network":{"allowOut":["a.test"],"denyOut":[],"allowPublicTraffic":true}}`)
+	if want := `[false,{"allowOut":["a.test"]}]`; status != 201 || rules() != want {
+		t.Errorf("create: %d %s, rules %s, want %s", status, body, rules(), want)
+	}
+	for _, c := range []struct{ body, want string }{
+		{`{"allow_internet_access":true,"allowOut":["192.0.2.1"],"denyOut":["0.0.0.0/0"]}`, `[true,{"allowOut":["192.0.2.1"],"denyOut":["0.0.0.0/0"]}]`},
+		{`{"denyOut":["192.0.2.0/24"]}`, `[null,{"denyOut":["192.0.2.0/24"]}]`},
+		{`{}`, `[null,null]`},
+	} {
+		if status, body, _ := r.call("PUT", "/sandboxes/i00000000000000000001/network", c.body); status != 204 || rules() != c.want {
+			t.Errorf("%s: %d %s, rules %s, want %s", c.body, status, body, rules(), c.want)
+		}
 	}
 }
 

@@ -37,6 +37,10 @@ func asAPIError(err error) *apiError {
 		return e
 	case errors.Is(err, node.ErrNotFound), errors.Is(err, node.ErrTemplateNotFound):
 		return errorf(fasthttp.StatusNotFound, "%v", err)
+	case errors.Is(err, node.ErrPolicy):
+		return errorf(fasthttp.StatusBadRequest, "%v", err)
+	case errors.Is(err, node.ErrNoNetwork):
+		return errorf(fasthttp.StatusNotImplemented, "network: not offered by this server: %v", err)
 	case errors.Is(err, node.ErrConflict):
 		return errorf(fasthttp.StatusConflict, "%v", err)
 	case errors.Is(err, node.ErrCapacity):

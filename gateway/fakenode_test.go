@@ -83,7 +83,7 @@ func (f *fakeNode) Create(ctx context.Context, req node.CreateRequest) (node.San
 		ID: fmt.Sprintf("i%020d", n), TemplateID: tmpl.ID, Alias: tmpl.Alias, Team: req.Team, State: node.StateRunning,
 		StartedAt: epoch.Add(time.Duration(n) * time.Second), EndAt: time.Now().Add(req.Timeout),
 		CPUCount: tmpl.CPUCount, MemoryMB: tmpl.MemoryMB, DiskSizeMB: tmpl.DiskSizeMB, AgentVersion: tmpl.AgentVersion,
-		AllowInternet: req.AllowInternet, Metadata: maps.Clone(req.Metadata),
+		AllowInternet: req.AllowInternet, Network: req.Network, Metadata: maps.Clone(req.Metadata),
 	}
 	if req.Secure {
 		sb.AccessToken = fmt.Sprintf("token-%d", n)
@@ -113,6 +113,23 @@ func (f *fakeNode) List() []node.Sandbox {
 		out = append(out, sb.Sandbox)
 	}
 	return out
+}
+
+// SetNetwork knows the errors by the words of the policy.
+func (f *fakeNode) SetNetwork(id string, internet *bool, p node.NetworkPolicy) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sb := f.sandboxes[id]
+	switch {
+	case sb == nil:
+		return node.ErrNotFound
+	case len(p.AllowOut) > 0 && p.AllowOut[0] == "malformed":
+		return fmt.Errorf("%w: allowOut[0] %q", node.ErrPolicy, p.AllowOut[0])
+	case len(p.AllowOut) > 0 && p.AllowOut[0] == "impossible":
+		return fmt.Errorf("%w: it is off", node.ErrNoNetwork)
+	}
+	sb.AllowInternet, sb.Network = internet, p
+	return nil
 }
 
 func (f *fakeNode) Kill(_ context.Context, id string) error {

@@ -38,10 +38,11 @@ type (
 	}
 	sandboxDetail struct {
 		listedSandbox
-		EnvdAccessToken     string    `json:"envdAccessToken,omitempty"`
-		Domain              *string   `json:"domain"`
-		AllowInternetAccess *bool     `json:"allowInternetAccess"`
-		Lifecycle           lifecycle `json:"lifecycle"`
+		EnvdAccessToken     string       `json:"envdAccessToken,omitempty"`
+		Domain              *string      `json:"domain"`
+		AllowInternetAccess *bool        `json:"allowInternetAccess"`
+		Network             *networkBody `json:"network,omitempty"`
+		Lifecycle           lifecycle    `json:"lifecycle"`
 	}
 	lifecycle struct {
 		AutoResume bool   `json:"autoResume"`
@@ -102,6 +103,7 @@ func (s *Server) detail(sb node.Sandbox) sandboxDetail {
 		EnvdAccessToken:     sb.AccessToken,
 		Domain:              s.domainOrNull(),
 		AllowInternetAccess: sb.AllowInternet,
+		Network:             network(sb.Network),
 		Lifecycle:           lifecycle{OnTimeout: "kill"},
 	}
 }

@@ -23,6 +23,8 @@ type Node interface {
 	// Extend moves the end to endAt if that is later, and wins against an expiry at the same moment or
 	// returns ErrNotFound. ErrConflict while the sandbox is being killed.
 	Extend(id string, endAt time.Time) (node.Sandbox, error)
+	// SetNetwork replaces what a sandbox may reach; internet is nil for the default. ErrNotFound, ErrPolicy, ErrNoNetwork.
+	SetNetwork(id string, internet *bool, p node.NetworkPolicy) error
 	// Dial connects to a TCP port inside the sandbox. ErrNotFound, ErrPortClosed.
 	Dial(ctx context.Context, id string, port int) (net.Conn, error)
 	// Template finds a template by ID or alias. ErrTemplateNotFound.

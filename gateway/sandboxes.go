@@ -32,7 +32,7 @@ type newSandbox struct {
 	AutoResume          *struct {
 		Enabled bool `json:"enabled"`
 	} `json:"autoResume"`
-	Network      map[string]any `json:"network"`
+	Network      networkBody    `json:"network"`
 	MCP          map[string]any `json:"mcp"`
 	IAM          map[string]any `json:"iam"`
 	VolumeMounts []any          `json:"volumeMounts"`
@@ -46,7 +46,7 @@ func (n *newSandbox) refuseUnoffered() error {
 	}{
 		{"autoPause", n.AutoPause},
 		{"autoResume", n.AutoResume != nil && n.AutoResume.Enabled},
-		{"network", restricts(n.Network)},
+		{"network", n.Network.restricts()},
 		{"mcp", len(n.MCP) > 0},
 		{"iam", len(n.IAM) > 0},
 		{"volumeMounts", len(n.VolumeMounts) > 0},
@@ -59,28 +59,6 @@ func (n *newSandbox) refuseUnoffered() error {
 		return errorf(fasthttp.StatusBadRequest, "autoPauseMemory: false needs autoPause")
 	}
 	return nil
-}
-
-// restricts reports whether network settings ask for more than the defaults.
-func restricts(network map[string]any) bool {
-	for k, v := range network {
-		switch v := v.(type) {
-		case nil:
-		case []any:
-			if len(v) > 0 {
-				return true
-			}
-		case map[string]any:
-			if len(v) > 0 {
-				return true
-			}
-		default:
-			if k != "allowPublicTraffic" || v != true {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 func createV1(s *Server, r *request) error { return s.create(r, defaultTimeoutV1, false) }
@@ -143,6 +121,7 @@ func (s *Server) createRequest(team string, body *newSandbox, defaultTimeout int
 		Env:           body.EnvVars,
 		Secure:        secure || body.Secure != nil && *body.Secure,
 		AllowInternet: body.AllowInternetAccess,
+		Network:       body.Network.policy(),
 	}, nil
 }
 
@@ -153,7 +132,8 @@ func (s *Server) createSandbox(req node.CreateRequest) (node.Sandbox, error) {
 	defer cancel()
 	sb, err := s.node.Create(ctx, req)
 	switch {
-	case err == nil, errors.Is(err, node.ErrTemplateNotFound), errors.Is(err, node.ErrCapacity):
+	case err == nil, errors.Is(err, node.ErrTemplateNotFound), errors.Is(err, node.ErrCapacity),
+		errors.Is(err, node.ErrPolicy), errors.Is(err, node.ErrNoNetwork):
 		return sb, err
 	case errors.Is(err, context.DeadlineExceeded):
 		return sb, &apiError{Code: fasthttp.StatusGatewayTimeout, Message: "create sandbox: " + err.Error(),

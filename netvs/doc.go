@@ -11,6 +11,6 @@
 // What exists: the programs (bpf/), policies of the E2B shape (Request, Policy) and their live replacement, the pool of
 // taps, the nftables rule set with its limit of connections, taking over from a former process, counters and denied
 // packets, the resolver. It is tested on the machine: programs packet by packet, everything together between network
-// namespaces. What does not exist: limits of bandwidth, checks of TLS and HTTP names, secrets at egress. Nothing uses it
-// yet: sandboxes have no network interface. docs/network.md tells the rest.
+// namespaces. What does not exist: limits of bandwidth, checks of TLS and HTTP names, secrets at egress. Package node
+// connects sandboxes to it. docs/network.md tells the rest.
 package netvs

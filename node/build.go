@@ -16,6 +16,7 @@ import (
 	"cella.dev/cella/guest/wire"
 	"cella.dev/cella/internal/agentrpc"
 	"cella.dev/cella/memsnap"
+	"cella.dev/cella/netvs"
 	"cella.dev/cella/node/worker"
 )
 
@@ -28,6 +29,14 @@ const (
 	consoleCmdline = "console=ttyS0 " + commonCmdline
 	commonCmdline  = "panic=-1 reboot=k pci=off random.trust_cpu=on cella.root=/dev/vda"
 )
+
+// networkCmdline tells the guest how it is connected.
+func networkCmdline() string {
+	return fmt.Sprintf(" cella.net=%v,%v", netvs.GuestAddr, netvs.GatewayAddr)
+}
+
+// guestMTU is what every path carries.
+const guestMTU = 1500
 
 // TemplateSpec says what to build a template from.
 type TemplateSpec struct {
@@ -121,6 +130,8 @@ func (b *builder) run(ctx context.Context) error {
 	t := &template{dir: b.dir, Template: Template{
 		ID: randomID(20), BuildID: randomUUID(), Alias: b.spec.Alias, CPUCount: b.spec.CPUCount, MemoryMB: b.spec.MemoryMB,
 		DefaultUser: "user", DefaultWorkdir: "/home/user",
+		// Every template has a card, so that its sandboxes can be connected wherever there is a network.
+		Card: &worker.Card{MAC: netvs.GuestMAC.String(), MTU: guestMTU},
 	}}
 	w, err := worker.Start(t.shape())
 	if err != nil {
@@ -128,7 +139,9 @@ func (b *builder) run(ctx context.Context) error {
 	}
 	defer func() { w.Kill(); <-w.Done() }()
 	b.spec.Progress("booting the guest")
-	if err := bootTemplate(ctx, w, b.dir, disk, listener, b.spec.Console); err != nil {
+	// While it is built the guest reaches nothing: its card is connected to nothing.
+	files := worker.BootFiles{Disk: disk, Listener: listener, Console: b.spec.Console, Network: worker.Network{Card: t.Card}}
+	if err := bootTemplate(ctx, w, b.dir, files); err != nil {
 		return err
 	}
 	if err := b.warmUp(ctx, w, t, socket); err != nil {
@@ -174,7 +187,8 @@ func (b *builder) record(ctx context.Context) error {
 		return err
 	}
 	defer func() { s.worker.Kill(); <-s.worker.Done() }()
-	files := worker.RestoreFiles{State: t.snapshot.State, Memory: t.snapshot.Memory, Disk: disk, Listener: listener}
+	files := worker.RestoreFiles{State: t.snapshot.State, Memory: t.snapshot.Memory, Disk: disk, Listener: listener,
+		Network: worker.Network{Card: t.Card}}
 	if err := s.worker.RestoreRecorded(ctx, files); err != nil {
 		return err
 	}
@@ -213,24 +227,21 @@ func (b *builder) importFiles() (*os.File, error) {
 	return os.OpenFile(filepath.Join(b.dir, diskFile), os.O_RDWR, 0)
 }
 
-// bootTemplate starts the kernel of a template's directory on a disk. Console may be nil.
-func bootTemplate(ctx context.Context, w *worker.Worker, dir string, disk, listener, console *os.File) error {
-	kernel, err := os.Open(filepath.Join(dir, kernelFile))
-	if err != nil {
+// bootTemplate starts the kernel of a template's directory with the other files given.
+func bootTemplate(ctx context.Context, w *worker.Worker, dir string, files worker.BootFiles) (err error) {
+	if files.Kernel, err = os.Open(filepath.Join(dir, kernelFile)); err != nil {
 		return err
 	}
-	defer kernel.Close()
-	initrd, err := os.Open(filepath.Join(dir, initrdFile))
-	if err != nil {
+	defer files.Kernel.Close()
+	if files.Initrd, err = os.Open(filepath.Join(dir, initrdFile)); err != nil {
 		return err
 	}
-	defer initrd.Close()
+	defer files.Initrd.Close()
 	cmdline := guestCmdline
-	if console != nil {
+	if files.Console != nil {
 		cmdline = consoleCmdline
 	}
-	files := worker.BootFiles{Kernel: kernel, Initrd: initrd, Disk: disk, Listener: listener, Console: console}
-	return w.Boot(ctx, files, cmdline)
+	return w.Boot(ctx, files, cmdline+networkCmdline())
 }
 
 // warmUp waits for the agent and runs the warm-up commands as the default user.

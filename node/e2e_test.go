@@ -22,6 +22,7 @@ import (
 	"cella.dev/cella/guest/image"
 	"cella.dev/cella/guest/wire"
 	"cella.dev/cella/internal/agentrpc"
+	"cella.dev/cella/netvs/testnet"
 	"cella.dev/cella/node"
 	"cella.dev/cella/node/worker"
 	"cella.dev/cella/vmm"
@@ -40,6 +41,11 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	// In namespaces of their own, so that the tests of the network touch nothing of the host's.
+	if err := testnet.Enter(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }

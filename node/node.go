@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cella.dev/cella/blockcow"
+	"cella.dev/cella/netvs"
 )
 
 // Options configure a node.
@@ -26,6 +27,11 @@ type Options struct {
 	Run string
 	// PoolMin and PoolMax bound the number of sandboxes kept ready for each template; PoolMax 0 keeps none.
 	PoolMin, PoolMax int
+	// Network says whether sandboxes get one, Egress where on the host it lives; its PinDir is below Run by default.
+	Network NetworkMode
+	Egress  netvs.Config
+	// Resolvers are asked for the names that sandboxes may know, ADDRESS:PORT each. Default those of /etc/resolv.conf.
+	Resolvers []string
 	// CreateTimeout bounds a create, from the request to the guest's answer. Default 60 s.
 	CreateTimeout time.Duration
 	// Logger is where the node tells of sandboxes lost and of background failures. Default slog.Default.
@@ -38,6 +44,9 @@ type Node struct {
 	log   *slog.Logger
 	lock  *os.File // held flock of the run directory
 	disks *blockcow.Store
+	// network is nil where there is none, and then noNetwork says why.
+	network   *network
+	noNetwork error
 
 	creating atomic.Int64 // creates under way, and just done
 
@@ -70,6 +79,10 @@ func Open(opts Options) (*Node, error) {
 		return nil, err
 	}
 	if err := errors.Join(n.sweep(), n.loadTemplates()); err != nil {
+		n.lock.Close()
+		return nil, err
+	}
+	if err := n.setUpNetwork(); err != nil {
 		n.lock.Close()
 		return nil, err
 	}
@@ -172,6 +185,9 @@ func (n *Node) Close(ctx context.Context) error {
 	}
 	for _, t := range templates {
 		t.close()
+	}
+	if n.network != nil {
+		err = errors.Join(err, n.network.close())
 	}
 	return errors.Join(err, n.lock.Close())
 }

@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"cella.dev/cella/guest/wire"
+	"cella.dev/cella/netvs"
 	"cella.dev/cella/node/worker"
 )
 
@@ -20,8 +22,11 @@ import (
 type sandbox struct {
 	Sandbox
 	worker *worker.Worker
-	socket string      // the worker's vsock listener
-	expiry *time.Timer // fires at EndAt
+	socket string         // the worker's vsock listener
+	expiry *time.Timer    // fires at EndAt
+	egress *netvs.Sandbox // nil without a network
+
+	policyMu sync.Mutex // held while the network policy changes
 }
 
 // copy returns the public half. The caller holds Node.mu.
@@ -29,6 +34,7 @@ func (s *sandbox) copy() Sandbox {
 	c := s.Sandbox
 	c.Metadata = maps.Clone(c.Metadata)
 	c.Phases = slices.Clone(c.Phases)
+	c.Network = c.Network.clone()
 	return c
 }
 
@@ -40,6 +46,13 @@ func (n *Node) Create(ctx context.Context, req CreateRequest) (Sandbox, error) {
 		return Sandbox{}, err
 	}
 	defer t.users.Done()
+	policy, err := parsePolicy(req.AllowInternet, req.Network)
+	if err == nil {
+		err = n.checkNetwork(t, req.Network)
+	}
+	if err != nil {
+		return Sandbox{}, err
+	}
 	if err := n.enter(); err != nil {
 		return Sandbox{}, err
 	}
@@ -48,7 +61,7 @@ func (n *Node) Create(ctx context.Context, req CreateRequest) (Sandbox, error) {
 	defer n.created()
 	ctx, cancel := context.WithTimeout(ctx, n.opts.CreateTimeout)
 	defer cancel()
-	s, err := n.launch(ctx, t, req)
+	s, err := n.launch(ctx, t, req, policy)
 	if err != nil {
 		return Sandbox{}, fmt.Errorf("create sandbox from %s: %w", t.Alias, err)
 	}
@@ -82,7 +95,7 @@ func (n *Node) created() {
 }
 
 // launch takes a sandbox from the template's pool, or from nothing, to one that is the caller's and has answered.
-func (n *Node) launch(ctx context.Context, t *template, req CreateRequest) (*sandbox, error) {
+func (n *Node) launch(ctx context.Context, t *template, req CreateRequest, policy *netvs.Policy) (*sandbox, error) {
 	clock := newStopwatch()
 	var s *sandbox
 	if !req.Cold {
@@ -98,6 +111,12 @@ func (n *Node) launch(ctx context.Context, t *template, req CreateRequest) (*san
 		}
 	}
 	s.describe(t, req)
+	if s.egress != nil { // before any code of the user's runs
+		if err := s.egress.SetPolicy(policy); err != nil {
+			s.retire()
+			return nil, err
+		}
+	}
 	handshake := control
 	init := wire.ControlRequest{Op: wire.OpInit, Init: newInit(s, t, req.Env)}
 	if req.Cold {
@@ -117,7 +136,7 @@ func (n *Node) launch(ctx context.Context, t *template, req CreateRequest) (*san
 func (s *sandbox) describe(t *template, req CreateRequest) {
 	s.TemplateID, s.Alias, s.Team, s.State = t.ID, t.Alias, req.Team, StateRunning
 	s.CPUCount, s.MemoryMB, s.DiskSizeMB = t.CPUCount, t.MemoryMB, t.DiskSizeMB
-	s.AllowInternet, s.Metadata = req.AllowInternet, maps.Clone(req.Metadata)
+	s.AllowInternet, s.Network, s.Metadata = req.AllowInternet, req.Network.clone(), maps.Clone(req.Metadata)
 	s.AccessToken = ""
 	if req.Secure {
 		s.AccessToken = randomID(32)
@@ -129,7 +148,12 @@ func (s *sandbox) describe(t *template, req CreateRequest) {
 func (n *Node) start(ctx context.Context, t *template, cold bool, clock *stopwatch) (_ *sandbox, err error) {
 	s := &sandbox{Sandbox: Sandbox{ID: "i" + randomID(20)}}
 	s.socket = filepath.Join(n.opts.Run, s.ID+".sock")
+	connection, err := n.connect(s, t)
+	if err != nil {
+		return nil, err
+	}
 	if s.worker, err = worker.Start(t.shape()); err != nil {
+		n.disconnect(s)
 		return nil, err
 	}
 	n.busy.Go(func() { n.watch(s) })
@@ -151,13 +175,14 @@ func (n *Node) start(ctx context.Context, t *template, cold bool, clock *stopwat
 	}
 	defer listener.Close()
 	if cold {
-		if err := bootTemplate(ctx, s.worker, t.dir, disk, listener, nil); err != nil {
+		if err := bootTemplate(ctx, s.worker, t.dir, worker.BootFiles{Disk: disk, Listener: listener, Network: connection}); err != nil {
 			return nil, err
 		}
 		clock.lap("boot")
 		return s, nil
 	}
-	files := worker.RestoreFiles{State: t.snapshot.State, Memory: t.snapshot.Memory, Disk: disk, Listener: listener}
+	files := worker.RestoreFiles{State: t.snapshot.State, Memory: t.snapshot.Memory, Disk: disk, Listener: listener,
+		Network: connection}
 	if _, err := s.worker.Restore(ctx, files, t.workingSet); err != nil {
 		return nil, err
 	}
@@ -188,6 +213,7 @@ func (n *Node) admit(s *sandbox, ttl time.Duration) (Sandbox, error) {
 // watch waits until a worker has been reaped, and forgets its sandbox if the machine ended by itself.
 func (n *Node) watch(s *sandbox) {
 	<-s.worker.Done()
+	n.disconnect(s)
 	os.Remove(s.socket)
 	if n.forget(s) {
 		n.log.Warn("sandbox ended", "sandbox", s.ID, "reason", s.worker.Err())

@@ -3,6 +3,8 @@ package node
 import (
 	"errors"
 	"time"
+
+	"cella.dev/cella/node/worker"
 )
 
 // State is where a sandbox is in its life (design: creating → running → killing → gone).
@@ -21,6 +23,8 @@ var (
 	ErrConflict         = errors.New("sandbox is changing state")
 	ErrPortClosed       = errors.New("port is not open")
 	ErrCapacity         = errors.New("no capacity")
+	ErrNoNetwork        = errors.New("sandboxes have no network here")
+	ErrPolicy           = errors.New("network policy")
 )
 
 // CreateRequest asks for a sandbox.
@@ -37,6 +41,8 @@ type CreateRequest struct {
 	Secure bool
 	// AllowInternet is nil where the caller did not say.
 	AllowInternet *bool
+	// Network says what may be reached. Asking for something where there is no network is ErrNoNetwork.
+	Network NetworkPolicy
 	// Cold boots the template's kernel and disk instead of restoring its snapshot.
 	Cold bool
 }
@@ -56,6 +62,8 @@ type Template struct {
 	// DefaultUser and DefaultWorkdir apply to calls to the agent that name none.
 	DefaultUser    string `json:"defaultUser"`
 	DefaultWorkdir string `json:"defaultWorkdir"`
+	// Card is the guest's network card, part of its snapshot; nil for a template without one.
+	Card *worker.Card `json:"card,omitempty"`
 }
 
 // Sandbox describes one sandbox. It is a value: a copy taken under the node's lock.
@@ -74,6 +82,7 @@ type Sandbox struct {
 	// AccessToken is what agent calls must carry; empty if the sandbox was created without Secure.
 	AccessToken   string
 	AllowInternet *bool
+	Network       NetworkPolicy
 	Metadata      map[string]string
 	// Phases are the parts of its creation in order; their sum is the whole.
 	Phases []Phase

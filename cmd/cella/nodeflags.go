@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -17,6 +18,9 @@ import (
 type nodeFlags struct {
 	state, run       string
 	poolMin, poolMax int
+	network          string
+	networkRange     string
+	resolvers        []string
 }
 
 func (f *nodeFlags) register(flags *pflag.FlagSet) {
@@ -26,8 +30,28 @@ func (f *nodeFlags) register(flags *pflag.FlagSet) {
 	flags.IntVar(&f.poolMax, "pool-max", 16, "sandboxes kept ready for each template at most; 0 keeps none")
 }
 
-func (f *nodeFlags) options() node.Options {
-	return node.Options{State: f.state, Run: f.run, PoolMin: min(f.poolMin, f.poolMax), PoolMax: f.poolMax}
+// registerNetwork is for commands whose sandboxes may have a network.
+func (f *nodeFlags) registerNetwork(flags *pflag.FlagSet, mode string) {
+	flags.StringVar(&f.network, "network", mode, "network of sandboxes: auto (where this host can isolate it), on, or off")
+	flags.StringVar(&f.networkRange, "network-range", "10.77.0.0/16", "addresses by which the host knows its sandboxes; not seen outside")
+	flags.StringSliceVar(&f.resolvers, "resolver", nil, "`ADDRESS:PORT` that is asked for names (default those of /etc/resolv.conf)")
+}
+
+func (f *nodeFlags) options() (node.Options, error) {
+	o := node.Options{State: f.state, Run: f.run, PoolMin: min(f.poolMin, f.poolMax), PoolMax: f.poolMax, Resolvers: f.resolvers}
+	switch f.network {
+	case "", "off":
+		return o, nil
+	case "auto", "on":
+		o.Network = node.NetworkMode(f.network)
+	default:
+		return o, fmt.Errorf("--network %s: want auto, on or off", f.network)
+	}
+	var err error
+	if o.Egress.Range, err = netip.ParsePrefix(f.networkRange); err != nil {
+		return o, fmt.Errorf("--network-range: %w", err)
+	}
+	return o, nil
 }
 
 // baseWarmUp are the commands whose files the base template's snapshot holds in memory: what agents run first.

@@ -42,6 +42,7 @@ func newRunCommand() *cobra.Command {
 		},
 	}
 	o.register(cmd.Flags())
+	o.registerNetwork(cmd.Flags(), "off")
 	cmd.Flags().BoolVar(&o.cold, "cold", false, "boot the kernel instead of restoring the snapshot")
 	cmd.Flags().BoolVar(&o.timing, "timing-json", false, "print the time of each phase on standard error as JSON")
 	cmd.Flags().StringToStringVarP(&o.env, "env", "e", nil, "environment variables, NAME=VALUE")
@@ -55,7 +56,11 @@ func runOnce(ctx context.Context, o runOptions, template string, command []strin
 	o.run = o.run + "-run-" + strconv.Itoa(os.Getpid())
 	o.poolMax = 0
 	defer os.RemoveAll(o.run)
-	n, err := node.Open(o.options())
+	opts, err := o.options()
+	if err != nil {
+		return err
+	}
+	n, err := node.Open(opts)
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ type serveOptions struct {
 
 func (o *serveOptions) register(flags *pflag.FlagSet) {
 	o.nodeFlags.register(flags)
+	o.registerNetwork(flags, "auto")
 	flags.StringVar(&o.listen, "listen", "127.0.0.1:3000", "address of the API and the data plane")
 	flags.StringVar(&o.domain, "domain", "", "wildcard domain whose hosts PORT-ID.DOMAIN reach this server")
 	flags.BoolVar(&o.json, "json", false, "when ready, print one line of JSON on standard output")
@@ -92,7 +93,10 @@ func serve(ctx context.Context, o serveOptions, ready func(url string, store *ke
 	if err != nil {
 		return err
 	}
-	opts := o.options()
+	opts, err := o.options()
+	if err != nil {
+		return err
+	}
 	opts.Logger = log
 	n, err := node.Open(opts)
 	if err != nil {

@@ -22,7 +22,11 @@ func newTemplateCommand() *cobra.Command {
 // withNode opens a node without workers for one command.
 func withNode(f nodeFlags, do func(*node.Node) error) (err error) {
 	f.poolMax = 0
-	n, err := node.Open(f.options())
+	opts, err := f.options()
+	if err != nil {
+		return err
+	}
+	n, err := node.Open(opts)
 	if err != nil {
 		return err
 	}

@@ -188,9 +188,27 @@ func (w *Worker) Kill() {
 // PID returns the process's ID.
 func (w *Worker) PID() int { return w.cmd.Process.Pid }
 
+// Network is a machine's connection. The zero value is a machine without a network card.
+type Network struct {
+	// Card is the network card; it is part of the template.
+	Card *Card
+	// Tap is what the card is connected to; nil for nothing.
+	Tap *os.File
+}
+
+// request adds the network to a request.
+func (n Network) request(r request, files []*os.File) (request, []*os.File) {
+	r.Card = n.Card
+	if n.Card != nil && n.Tap != nil {
+		r.Tap, files = true, append(files, n.Tap)
+	}
+	return r, files
+}
+
 // BootFiles are what a cold boot needs. Console may be nil; it gets the guest's serial output.
 type BootFiles struct {
 	Kernel, Initrd, Disk, Listener, Console *os.File
+	Network                                 Network
 }
 
 // Boot starts the guest kernel and returns when its vCPUs run. The files stay the caller's.
@@ -199,27 +217,34 @@ func (w *Worker) Boot(ctx context.Context, f BootFiles, cmdline string) error {
 	if f.Console != nil {
 		files = append(files, f.Console)
 	}
-	_, err := w.do(ctx, request{Op: opBoot, Cmdline: cmdline}, files...)
+	r, files := f.Network.request(request{Op: opBoot, Cmdline: cmdline}, files)
+	_, err := w.do(ctx, r, files...)
 	return err
 }
 
 // RestoreFiles are what a restore needs.
 type RestoreFiles struct {
 	State, Memory, Disk, Listener *os.File
+	Network                       Network
 }
 
 // Restore makes the machine a clone of a snapshot and returns, with the time of each step, when its vCPUs
 // run. The pages of the working set, which is encoded and may be nil, are prepared before. The files stay the
 // caller's.
 func (w *Worker) Restore(ctx context.Context, f RestoreFiles, workingSet []byte) ([]Step, error) {
-	m, err := w.do(ctx, request{Op: opRestore, WorkingSet: workingSet}, f.State, f.Memory, f.Disk, f.Listener)
+	m, err := w.restore(ctx, request{Op: opRestore, WorkingSet: workingSet}, f)
 	return m.Steps, err
 }
 
 // RestoreRecorded is Restore of a machine whose working set Touched will be asked for. It runs slower.
 func (w *Worker) RestoreRecorded(ctx context.Context, f RestoreFiles) error {
-	_, err := w.do(ctx, request{Op: opRestore, Record: true}, f.State, f.Memory, f.Disk, f.Listener)
+	_, err := w.restore(ctx, request{Op: opRestore, Record: true}, f)
 	return err
+}
+
+func (w *Worker) restore(ctx context.Context, r request, f RestoreFiles) (message, error) {
+	r, files := f.Network.request(r, []*os.File{f.State, f.Memory, f.Disk, f.Listener})
+	return w.do(ctx, r, files...)
 }
 
 // Touched writes the encoded working set of a machine restored by RestoreRecorded to an empty file.

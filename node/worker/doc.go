@@ -6,6 +6,6 @@
 // worker ends: no machine outlives the process that looks after it.
 //
 //	node ── Start ──▶ cella vmm     KVM VM, vCPUs, interrupt controller, memslots
-//	node ── Restore + 4 fds ──▶     map memory, set state, run
+//	node ── Restore + 5 fds ──▶     map memory, set state, run
 //	node ◀── exited ──              the guest powered off, reset or crashed
 package worker

@@ -17,8 +17,8 @@ const controlFD = 3
 
 // Operations, with the files each carries, in order.
 const (
-	opBoot    = "boot"    // kernel, initrd, disk, vsock listener[, console]
-	opRestore = "restore" // state, memory, disk, vsock listener
+	opBoot    = "boot"    // kernel, initrd, disk, vsock listener[, console][, tap]
+	opRestore = "restore" // state, memory, disk, vsock listener[, tap]
 	opSave    = "save"    // state, memory: pauses the machine for good and writes it out
 	opTouched = "touched" // working set: writes which pages the guest has touched since a recorded restore
 )
@@ -28,10 +28,21 @@ type request struct {
 	Op string `json:"op"`
 	// Cmdline is the guest kernel's command line (boot).
 	Cmdline string `json:"cmdline,omitempty"`
+	// Card is the machine's network card (boot, restore); without it the machine has none.
+	Card *Card `json:"card,omitempty"`
+	// Tap says that the last file is the TAP that the card is connected to.
+	Tap bool `json:"tap,omitempty"`
 	// WorkingSet, encoded, is prepared before the guest runs (restore).
 	WorkingSet []byte `json:"workingSet,omitempty"`
 	// Record prepares for opTouched (restore).
 	Record bool `json:"record,omitempty"`
+}
+
+// Card is what a guest's network card is, as it was when the snapshot was taken.
+type Card struct {
+	MAC string `json:"mac"`
+	// MTU in bytes.
+	MTU uint16 `json:"mtu"`
 }
 
 // message is one message from a worker: the reply to the request before it, or news.

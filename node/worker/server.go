@@ -14,6 +14,7 @@ import (
 	"cella.dev/cella/vmm"
 	"cella.dev/cella/vmm/boot"
 	"cella.dev/cella/vmm/virtio/blk"
+	virtionet "cella.dev/cella/vmm/virtio/net"
 	"cella.dev/cella/vmm/virtio/rng"
 	"cella.dev/cella/vmm/virtio/vsock"
 )
@@ -79,11 +80,15 @@ func (s *server) serve() error {
 }
 
 func (s *server) handle(r request, files []*os.File) (message, error) {
+	var tap *os.File
+	if last := len(files) - 1; r.Tap && last >= 0 {
+		tap, files = files[last], files[:last]
+	}
 	switch {
 	case r.Op == opBoot && (len(files) == 4 || len(files) == 5):
-		return message{}, s.boot(r, files)
+		return message{}, s.boot(r, files, tap)
 	case r.Op == opRestore && len(files) == 4:
-		return s.restore(r, files)
+		return s.restore(r, files, tap)
 	case r.Op == opSave && len(files) == 2:
 		return s.save(files[0], files[1])
 	case r.Op == opTouched && len(files) == 1:
@@ -93,7 +98,7 @@ func (s *server) handle(r request, files []*os.File) (message, error) {
 	}
 }
 
-func (s *server) boot(r request, files []*os.File) error {
+func (s *server) boot(r request, files []*os.File, tap *os.File) error {
 	kernel, initrd, disk, listener := files[0], files[1], files[2], files[3]
 	if len(files) == 5 {
 		console, err := dup(files[4])
@@ -105,7 +110,7 @@ func (s *server) boot(r request, files []*os.File) error {
 	if err := s.machine.MapMemory(-1, true); err != nil {
 		return err
 	}
-	if err := s.addDevices(disk); err != nil {
+	if err := s.addDevices(disk, r.Card, tap); err != nil {
 		return err
 	}
 	image := boot.Image{Cmdline: r.Cmdline}
@@ -125,7 +130,7 @@ func (s *server) boot(r request, files []*os.File) error {
 	return s.listen(listener)
 }
 
-func (s *server) restore(r request, files []*os.File) (message, error) {
+func (s *server) restore(r request, files []*os.File, tap *os.File) (message, error) {
 	state, memory, disk, listener := files[0], files[1], files[2], files[3]
 	var steps []Step
 	last := time.Now()
@@ -147,7 +152,7 @@ func (s *server) restore(r request, files []*os.File) (message, error) {
 			return message{}, err
 		}
 	}
-	if err := step("devices", s.addDevices(disk)); err != nil {
+	if err := step("devices", s.addDevices(disk, r.Card, tap)); err != nil {
 		return message{}, err
 	}
 	if err := step("state", s.machine.Restore(st)); err != nil {
@@ -204,8 +209,8 @@ func readState(f *os.File) (*vmm.State, error) {
 }
 
 // addDevices gives the machine its devices. The order is part of the snapshot format: it gives each its
-// address and interrupt.
-func (s *server) addDevices(disk *os.File) error {
+// address and interrupt. The network card, which not every template has, is the last.
+func (s *server) addDevices(disk *os.File, card *Card, tap *os.File) error {
 	own, err := dup(disk)
 	if err != nil {
 		return err
@@ -221,7 +226,28 @@ func (s *server) addDevices(disk *os.File) error {
 	if err := s.machine.AddDevice(s.vsock); err != nil {
 		return err
 	}
-	return s.machine.AddDevice(rng.New())
+	if err := s.machine.AddDevice(rng.New()); err != nil || card == nil {
+		return err
+	}
+	return s.addCard(card, tap)
+}
+
+func (s *server) addCard(card *Card, tap *os.File) error {
+	mac, err := net.ParseMAC(card.MAC)
+	if err != nil {
+		return fmt.Errorf("network card: %w", err)
+	}
+	var own *os.File
+	if tap != nil {
+		if own, err = dup(tap); err != nil {
+			return err
+		}
+	}
+	dev, err := virtionet.New(own, virtionet.Config{MAC: mac, MTU: card.MTU})
+	if err != nil {
+		return err
+	}
+	return s.machine.AddDevice(dev)
 }
 
 // listen takes connections into the guest from now on.

@@ -17,7 +17,7 @@ type Interrupt interface {
 
 // Device is one virtio device behind a transport. The transport serialises all calls.
 type Device interface {
-	// Type is the virtio device ID (2 block, 4 entropy, 19 vsock).
+	// Type is the virtio device ID (1 network, 2 block, 4 entropy, 19 vsock).
 	Type() uint32
 	// Features are the device's own feature bits; the transport adds VERSION_1 and EVENT_IDX.
 	Features() uint64

@@ -160,6 +160,12 @@ func (q *Queue) Unpop(n int) { q.nextAvail -= uint16(n) }
 
 // Push returns a chain to the driver, n bytes of its writable part written.
 func (q *Queue) Push(c *Chain, n uint32) {
+	q.Stage(c, n)
+	q.Publish()
+}
+
+// Stage is Push, but the driver sees nothing of it before Publish: for chains that it must find all at once.
+func (q *Queue) Stage(c *Chain, n uint32) {
 	if !q.usable() {
 		return
 	}
@@ -167,6 +173,13 @@ func (q *Queue) Push(c *Chain, n uint32) {
 	binary.LittleEndian.PutUint32(q.used[slot:], uint32(c.head))
 	binary.LittleEndian.PutUint32(q.used[slot+4:], n)
 	q.nextUsed++
+}
+
+// Publish shows the driver what was staged.
+func (q *Queue) Publish() {
+	if !q.usable() {
+		return
+	}
 	// The device owns the whole word: the flags, which stay 0, and the index.
 	store32(q.used, 0, uint32(q.nextUsed)<<16)
 }

@@ -4,7 +4,7 @@
 // file name a line, in /modules/order, and the nodes /dev/console and /dev/null (Go's runtime opens the
 // latter before main where the kernel has no console).
 //
-//	modules → root disk appears → mount it → free the initramfs → move into the root → mounts, loopback, limits
+//	modules → root disk appears → mount it → free the initramfs → move into the root → mounts, limits, network
 package boot
 
 import (
@@ -43,7 +43,10 @@ func Run(log *slog.Logger) error {
 	if err := unix.Sethostname([]byte(opts.hostname)); err != nil {
 		return fmt.Errorf("set hostname: %w", err)
 	}
-	return loopbackUp()
+	if err := setUp("lo"); err != nil {
+		return err
+	}
+	return connect(opts.net)
 }
 
 // A mountPoint is one file system that every Linux system expects.
@@ -121,25 +124,4 @@ func tune(log *slog.Logger) {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("100"), 0o644); err != nil {
 		log.Warn("oom score not set", "err", err)
 	}
-}
-
-// loopbackUp brings lo up; the kernel then gives it 127.0.0.1 and ::1.
-func loopbackUp() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("bring loopback up: %w", err)
-	}
-	defer unix.Close(fd)
-	req, err := unix.NewIfreq("lo")
-	if err != nil {
-		return fmt.Errorf("bring loopback up: %w", err)
-	}
-	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, req); err != nil {
-		return fmt.Errorf("bring loopback up: %w", err)
-	}
-	req.SetUint16(req.Uint16() | unix.IFF_UP)
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req); err != nil {
-		return fmt.Errorf("bring loopback up: %w", err)
-	}
-	return nil
 }

@@ -15,6 +15,8 @@ type options struct {
 	data  string
 	// hostname is cella.hostname.
 	hostname string
+	// net is cella.net, see network.
+	net network
 }
 
 // mountFlags are the mount options that mount(2) takes as bits; all others go to the file system.
@@ -34,6 +36,8 @@ func parseCmdline(line string) options {
 			o.root = value
 		case "cella.hostname":
 			o.hostname = value
+		case "cella.net":
+			o.net = parseNetwork(value)
 		case "cella.rootflags":
 			o.flags, o.data = parseMountOptions(value)
 		}
