@@ -38,6 +38,9 @@ func (s *Server) Name() string { return s.Arm }
 
 // Work implements Arm.
 func (s *Server) Work(ctx context.Context, scenario string) (Work, error) {
+	if s.Client == nil && scenario != ColdBoot {
+		return nil, unavailable("no server to measure: start one with --serve or name one with --url")
+	}
 	switch scenario {
 	case CreateExec:
 		return &serverWork{do: s.createExec}, nil

@@ -98,3 +98,13 @@ func TestSelect(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestServerArmWithoutServerIsSkipped(t *testing.T) {
+	s := &Server{Arm: ArmCella}
+	for _, scenario := range []string{CreateExec, Density, Exec, FileWrite, FileRead} {
+		_, err := s.Work(t.Context(), scenario)
+		if u, ok := err.(*Unavailable); !ok || !strings.Contains(u.Reason, "--serve") {
+			t.Errorf("%s: %v, want unavailable with what to do", scenario, err)
+		}
+	}
+}

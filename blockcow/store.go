@@ -10,7 +10,7 @@ import (
 )
 
 // ErrNoReflink says that a directory's filesystem cannot share extents between files.
-var ErrNoReflink = errors.New("the filesystem has no reflinks (use XFS with reflink=1, or btrfs)")
+var ErrNoReflink = errors.New("the filesystem has no reflinks (use XFS with reflink=1, or btrfs; `cella doctor` says what this machine lacks)")
 
 // Store makes writable clones of base images in one directory.
 //

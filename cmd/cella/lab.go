@@ -106,7 +106,7 @@ time limit is over the exit status is 124, and when the lab itself fails 125; bo
 kernel's console.`,
 		Example: `  cella lab run -- cella doctor
   cella lab run --in ./memsnap.test -- /in/memsnap.test -test.v
-  cella lab run --forward 3000:3000 -- cella serve`,
+  cella lab run --timeout 1h --forward 3000:3000 -- cella up --listen 0.0.0.0:3000`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := f.options(args)

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -29,5 +30,28 @@ func newRoot() *cobra.Command {
 	}
 	root.AddCommand(newBenchCommand(), newDoctorCommand(), newKeysCommand(), newLabCommand(), newRunCommand(), newServeCommand(),
 		newSetupCommand(), newTemplateCommand(), newUpCommand(), newVMMCommand())
+	explainArguments(root)
 	return root
+}
+
+// explainArguments makes wrong arguments an error that shows the right ones, for every command below parent. A
+// command that only groups others takes none: cobra would answer an unknown one with the help and exit code 0.
+func explainArguments(parent *cobra.Command) {
+	for _, cmd := range parent.Commands() {
+		explainArguments(cmd)
+		if !cmd.Runnable() {
+			cmd.Args = cobra.NoArgs
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+		check := cmd.Args
+		if check == nil {
+			continue
+		}
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return fmt.Errorf("%w; usage: %s (see %s --help)", err, cmd.UseLine(), cmd.CommandPath())
+			}
+			return nil
+		}
+	}
 }

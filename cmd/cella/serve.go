@@ -112,7 +112,7 @@ func serve(ctx context.Context, o serveOptions, ready func(url string, store *ke
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	if err := ready("http://"+listener.Addr().String(), store); err != nil {
+	if err := ready(serverURL(listener.Addr()), store); err != nil {
 		return err
 	}
 	select {
@@ -124,6 +124,16 @@ func serve(ctx context.Context, o serveOptions, ready func(url string, store *ke
 	grace, cancel := context.WithTimeout(context.Background(), stopGrace)
 	defer cancel()
 	return server.Shutdown(grace)
+}
+
+// serverURL is where a client on this machine reaches addr. A wildcard is no address to connect to; the
+// loopback one also holds where a port is forwarded, as `cella lab run --forward` does.
+func serverURL(addr net.Addr) string {
+	host, port, err := net.SplitHostPort(addr.String())
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		return "http://" + net.JoinHostPort("127.0.0.1", port)
+	}
+	return "http://" + addr.String()
 }
 
 func announce(asJSON bool, url string, store *keys.Store) error {
