@@ -397,6 +397,22 @@ func ns(t *testing.T, body string) string {
 	return strings.Join(out, " ")
 }
 
+// TestRememberedCreatesAreSmall: ten thousand creates are remembered for a day, whatever their bodies held.
+func TestRememberedCreatesAreSmall(t *testing.T) {
+	r := newRig(t)
+	body := `{"templateID":"base","metadata":{"a":"` + strings.Repeat("x", 900_000) + `"}}`
+	if status, out, _ := r.call("POST", "/v2/sandboxes", body, "Idempotency-Key", "big"); status != 201 {
+		t.Fatalf("%d %s", status, out)
+	}
+	r.gw.creates.mu.Lock()
+	defer r.gw.creates.mu.Unlock()
+	for _, e := range r.gw.creates.entries {
+		if kept, _ := json.Marshal(e.sandbox); len(kept) > 4096 {
+			t.Errorf("%d bytes are kept", len(kept))
+		}
+	}
+}
+
 func TestIdempotencyKey(t *testing.T) {
 	r := newRig(t)
 	const body = `{"templateID":"base"}`

@@ -34,6 +34,8 @@ type fakeNode struct {
 	// createWait delays creates until it is closed, if it is not nil.
 	createWait chan struct{}
 	conflict   error
+
+	hung chan struct{} // told of each dial to a silent port
 }
 
 type fakeSandbox struct {
@@ -42,6 +44,9 @@ type fakeSandbox struct {
 	stop  []func()
 }
 
+// silent is the socket of a port behind which nobody ever answers, as in a guest that hangs.
+const silent = "silent"
+
 func newFakeNode(t testing.TB) *fakeNode {
 	// Not t.TempDir: it holds the test's name, and a socket's path has at most 108 bytes.
 	dir, err := os.MkdirTemp("", "gw")
@@ -49,7 +54,7 @@ func newFakeNode(t testing.TB) *fakeNode {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	return &fakeNode{dir: dir, sandboxes: map[string]*fakeSandbox{}}
+	return &fakeNode{dir: dir, sandboxes: map[string]*fakeSandbox{}, hung: make(chan struct{}, 100)}
 }
 
 func (f *fakeNode) Create(ctx context.Context, req node.CreateRequest) (node.Sandbox, error) {
@@ -182,6 +187,11 @@ func (f *fakeNode) Dial(ctx context.Context, id string, port int) (net.Conn, err
 	}
 	if path == "" {
 		return nil, fmt.Errorf("port %d: %w", port, node.ErrPortClosed)
+	}
+	if path == silent {
+		f.hung <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}
 	var d net.Dialer
 	return d.DialContext(ctx, "unix", path)

@@ -65,6 +65,7 @@ func (s *Server) createOnce(r *request, body []byte, create func() (node.Sandbox
 	}()
 	e.err = errorf(fasthttp.StatusInternalServerError, "create sandbox: failed")
 	e.sandbox, e.err = create()
+	e.sandbox.Metadata = nil // up to a megabyte each, for a day, and no part of the answer
 	return e.sandbox, e.err
 }
 

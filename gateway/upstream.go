@@ -20,6 +20,9 @@ const (
 	upstreamIdle = 2 * time.Minute
 	// sweepEvery is how often connections of sandboxes that ended by themselves are looked for.
 	sweepEvery = 10 * time.Second
+	// dialTime bounds the way to a port: a guest that does not answer, or whose worker hangs, must not hold callers
+	// that may be gone already. It is longer than a worker waits for its guest.
+	dialTime = 35 * time.Second
 	// maxUpstreamConns per port: every silent stream holds one.
 	maxUpstreamConns = 1 << 16
 )
@@ -33,7 +36,8 @@ var dialBackoff = []time.Duration{100 * time.Millisecond, 200 * time.Millisecond
 type upstreams struct {
 	node Node
 	// life ends with the server.
-	life context.Context
+	life     context.Context
+	dialTime time.Duration
 
 	mu sync.RWMutex
 	// sandboxes is guarded by mu.
@@ -60,7 +64,7 @@ type upstreamConn struct {
 }
 
 func newUpstreams(life context.Context, n Node) *upstreams {
-	return &upstreams{node: n, life: life, sandboxes: map[string]*sandboxConns{}}
+	return &upstreams{node: n, life: life, dialTime: dialTime, sandboxes: map[string]*sandboxConns{}}
 }
 
 func (u *upstreams) of(id string) *sandboxConns {
@@ -105,10 +109,15 @@ func (u *upstreams) pool(t target) *fasthttp.HostClient {
 }
 
 func (u *upstreams) dial(sc *sandboxConns, t target) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(sc.life, u.dialTime)
+	defer cancel()
 	for try := 0; ; try++ {
-		c, err := u.node.Dial(sc.life, t.id, t.port)
+		c, err := u.node.Dial(ctx, t.id, t.port)
 		if err == nil {
 			return sc.add(c)
+		}
+		if sc.life.Err() != nil {
+			return nil, node.ErrNotFound
 		}
 		if !errors.Is(err, node.ErrPortClosed) || try == len(dialBackoff) {
 			return nil, err

@@ -22,11 +22,12 @@ import (
 
 // guestCmdline is the kernel command line of guests: no console (each byte of it would be an exit to
 // the VMM), none of the probing for hardware that the machine does not have, and an end instead of a hang
-// on a panic.
+// on a panic. A reset goes by the keyboard controller (reboot=k): left to itself, the kernel jumps to a BIOS that
+// is not there and spins in real mode until the sandbox's end of life.
 const (
 	guestCmdline   = "quiet loglevel=1 8250.nr_uarts=0 " + commonCmdline
 	consoleCmdline = "console=ttyS0 " + commonCmdline
-	commonCmdline  = "panic=-1 pci=off random.trust_cpu=on cella.root=/dev/vda"
+	commonCmdline  = "panic=-1 reboot=k pci=off random.trust_cpu=on cella.root=/dev/vda"
 )
 
 // networkCmdline tells the guest how it is connected.
@@ -322,6 +323,8 @@ func writeManifest(dir string, t Template) error {
 
 // publish moves a finished build to its alias, at one instant, and puts it to use.
 func (n *Node) publish(dir, alias string) (*template, error) {
+	n.publishing.Lock()
+	defer n.publishing.Unlock()
 	final := filepath.Join(n.templatesDir(), alias)
 	err := unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, final, unix.RENAME_EXCHANGE)
 	if errors.Is(err, unix.ENOENT) {
@@ -337,8 +340,13 @@ func (n *Node) publish(dir, alias string) (*template, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.pool = n.startPool(t)
 	n.mu.Lock()
+	if n.closed { // Close has seen the table already; the next node finds the template on disk
+		n.mu.Unlock()
+		t.close()
+		return t, nil
+	}
+	t.pool = n.startPool(t)
 	old := n.templates[alias]
 	n.templates[alias] = t
 	n.mu.Unlock()

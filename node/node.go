@@ -50,6 +50,10 @@ type Node struct {
 
 	creating atomic.Int64 // creates under way, and just done
 
+	// publishing is held while a template's directory and its place in the table change together: two of them
+	// at once would take each other's files. It is taken before mu.
+	publishing sync.Mutex
+
 	mu        sync.Mutex // guards sandboxes, templates and closed
 	sandboxes map[string]*sandbox
 	templates map[string]*template // by alias

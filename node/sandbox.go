@@ -198,6 +198,11 @@ func (n *Node) admit(s *sandbox, ttl time.Duration) (Sandbox, error) {
 		s.retire()
 		return Sandbox{}, fmt.Errorf("%w: the node is closing", ErrCapacity)
 	}
+	select {
+	case <-s.worker.Done(): // watch has looked for it in the table already
+		return Sandbox{}, fmt.Errorf("create sandbox from %s: %w", s.Alias, s.worker.Err())
+	default:
+	}
 	s.StartedAt = time.Now()
 	s.EndAt = s.StartedAt.Add(ttl)
 	s.expiry = time.AfterFunc(ttl, func() { n.expire(s) })

@@ -161,6 +161,8 @@ func (n *Node) template(name string) (*template, error) {
 
 // RemoveTemplate deletes a template. Sandboxes made from it go on: they hold what they share with it.
 func (n *Node) RemoveTemplate(name string) error {
+	n.publishing.Lock()
+	defer n.publishing.Unlock()
 	n.mu.Lock()
 	t, err := n.template(name)
 	if err == nil {

@@ -28,10 +28,12 @@ type Worker struct {
 	replies chan message
 	done    chan struct{}
 
-	call sync.Mutex // one request at a time
+	call    sync.Mutex // one request at a time; guards givenUp
+	givenUp bool       // a request has no reply: the next one could be given it
 
-	mu     sync.Mutex // guards reason
+	mu     sync.Mutex // guards reason and asked
 	reason string
+	asked  bool // a request waits for its reply
 }
 
 // withoutHugePages keeps the kernel from backing small heaps with 2 MiB pages: a worker's is a few hundred KiB. The
@@ -84,23 +86,9 @@ func unixConn(f *os.File) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// listen delivers the worker's messages until it ends, then reaps it.
+// listen delivers the worker's messages until it ends or breaks the protocol, then reaps it.
 func (w *Worker) listen() {
-	for {
-		var m message
-		files, err := receive(w.conn, &m)
-		if err != nil {
-			break
-		}
-		closeAll(files) // a worker has no business sending any
-		switch {
-		case m.Ready:
-			close(w.ready)
-		case m.Exited != "":
-			w.setReason(m.Exited)
-		case m.Reply:
-			w.replies <- m
-		}
+	for w.deliver() {
 	}
 	w.conn.Close()
 	w.cmd.Process.Kill() // it ends by itself when the socket closes; a hung one is made to
@@ -108,6 +96,54 @@ func (w *Worker) listen() {
 		w.setReason("worker process: " + err.Error())
 	}
 	close(w.done)
+}
+
+// deliver takes one message and reports whether others may follow. A guest may have taken the worker over, so
+// nothing that comes may stop the node or keep it busy, and no reply may be taken for another's.
+func (w *Worker) deliver() bool {
+	var m message
+	files, err := receive(w.conn, &m)
+	if err != nil {
+		return false
+	}
+	closeAll(files) // a worker has no business sending any
+	switch {
+	case m.Exited != "":
+		w.setReason(m.Exited)
+		return false
+	case m.Ready && !m.Reply && !w.isReady():
+		close(w.ready)
+		return true
+	case m.Reply && !m.Ready && w.answered():
+		w.replies <- m // never waits: one request, one place
+		return true
+	}
+	w.setReason("the worker broke the protocol: a message that was not due")
+	return false
+}
+
+func (w *Worker) isReady() bool {
+	select {
+	case <-w.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// ask notes that a reply is due; answered reports whether one was, and that it has come.
+func (w *Worker) ask() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked = true
+}
+
+func (w *Worker) answered() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	due := w.asked
+	w.asked = false
+	return due
 }
 
 func (w *Worker) setReason(reason string) {
@@ -234,6 +270,9 @@ func (w *Worker) Save(ctx context.Context, state, memory *os.File) (memsnap.Memo
 func (w *Worker) do(ctx context.Context, r request, files ...*os.File) (message, error) {
 	w.call.Lock()
 	defer w.call.Unlock()
+	if w.givenUp {
+		return message{}, fmt.Errorf("%s: %w", r.Op, w.Err())
+	}
 	select {
 	case <-w.ready:
 	case <-w.done:
@@ -242,9 +281,11 @@ func (w *Worker) do(ctx context.Context, r request, files ...*os.File) (message,
 		w.Kill()
 		return message{}, fmt.Errorf("%s: worker did not get ready: %w", r.Op, ctx.Err())
 	}
+	w.ask()
 	if err := send(w.conn, r, files...); err != nil {
 		w.Kill()
-		return message{}, fmt.Errorf("%s: %w", r.Op, err)
+		<-w.done // its socket is closed or about to be
+		return message{}, fmt.Errorf("%s: %w: %w", r.Op, w.Err(), err)
 	}
 	select {
 	case m := <-w.replies:
@@ -255,6 +296,7 @@ func (w *Worker) do(ctx context.Context, r request, files ...*os.File) (message,
 	case <-w.done:
 		return message{}, fmt.Errorf("%s: %w", r.Op, w.Err())
 	case <-ctx.Done():
+		w.givenUp = true
 		w.Kill()
 		return message{}, fmt.Errorf("%s: no reply: %w", r.Op, ctx.Err())
 	}

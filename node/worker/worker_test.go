@@ -15,6 +15,10 @@ import (
 
 // TestMain lets the test binary be its own worker process, as cella is.
 func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[1] == "vmm" && os.Args[2] == hostileVCPUs {
+		misbehave(os.Args[3])
+		os.Exit(0)
+	}
 	if len(os.Args) == 4 && os.Args[1] == "vmm" {
 		vcpus, _ := strconv.Atoi(os.Args[2])
 		memory, _ := strconv.ParseUint(os.Args[3], 10, 64)
@@ -113,4 +117,62 @@ func TestDeadlineKillsTheWorker(t *testing.T) {
 		t.Errorf("Save with a cancelled context: %v", err)
 	}
 	ended(t, w)
+}
+
+// hostileVCPUs makes the test binary a worker that was taken over; its memory size says what it sends.
+const hostileVCPUs = "666"
+
+// hostileMessages are what such a worker sends at its start. It then sends one reply to each request.
+var hostileMessages = [][]string{
+	{`{"ready":true}`, `{"ready":true}`},
+	{`{"ready":true}`, `{"reply":true}`},
+	{`{"reply":true}`, `{"reply":true}`, `{"reply":true}`, `{"reply":true}`},
+	{`{"ready":true,"reply":true}`},
+	{`{"exited":"one"}`, `{"exited":"two"}`, `{"ready":true}`, `{"ready":true}`},
+	{`{}`},
+	{`{`},
+	{`null`, `[]`},
+	{``},
+}
+
+func misbehave(number string) {
+	n, _ := strconv.Atoi(number)
+	conn, err := unixConn(os.NewFile(controlFD, "control"))
+	if err != nil {
+		os.Exit(1)
+	}
+	for _, m := range hostileMessages[n] {
+		conn.Write([]byte(m))
+	}
+	for {
+		if _, err := receive(conn, new(request)); err != nil {
+			time.Sleep(time.Hour) // a worker that does not end by itself
+		}
+		for range 3 {
+			conn.Write([]byte(`{"reply":true}`))
+		}
+	}
+}
+
+// TestHostileWorker lets workers say what no worker says. The node must go on, take no message for the answer to
+// another, and reap the process.
+func TestHostileWorker(t *testing.T) {
+	before := openFiles(t)
+	for i, messages := range hostileMessages {
+		t.Run(strings.Join(messages, " "), func(t *testing.T) {
+			w := start(t, vmm.Shape{VCPUs: 666, MemoryBytes: uint64(i)})
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			for range 3 {
+				w.do(ctx, request{Op: "fly"}) // may work once: the first reply was due
+			}
+			ended(t, w)
+			if _, err := w.do(ctx, request{Op: "fly"}); !errors.Is(err, ErrExited) {
+				t.Errorf("request after its end: %v", err)
+			}
+		})
+	}
+	if after := openFiles(t); after != before {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
 }

@@ -126,8 +126,8 @@ func TestRestoreRefusesAnotherCard(t *testing.T) {
 		t.Fatalf("state %x, want %x", state, want)
 	}
 	for want, state := range map[string][]byte{
-		"network card state of 0 bytes is not version 1":                                    {},
-		"network card state of 9 bytes is not version 1":                                    {2, 2, 0, 0, 0, 0, 7, 0xdc, 5},
+		"network card state of 0 bytes is not version 1":                               {},
+		"network card state of 9 bytes is not version 1":                               {2, 2, 0, 0, 0, 0, 7, 0xdc, 5},
 		"network card has MAC 02:00:00:00:00:07, the snapshot's had 02:00:00:00:00:08": {1, 2, 0, 0, 0, 0, 8, 0xdc, 5},
 		"network card has MTU 1500, the snapshot's had 1499":                           {1, 2, 0, 0, 0, 0, 7, 0xdb, 5},
 	} {
