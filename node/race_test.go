@@ -42,7 +42,7 @@ func bare(t *testing.T) *Node {
 // the sandbox, which nobody would take out again before its end of life.
 func TestNoSandboxOutlivesItsWorker(t *testing.T) {
 	n := bare(t)
-	for i := range 50 {
+	for i := range 16 {
 		w, err := worker.Start(shortLived)
 		if err != nil {
 			t.Fatal(err)
@@ -97,7 +97,7 @@ func build(t *testing.T, n *Node, id string) string {
 // TestTemplatesAreWhatIsOnDisk publishes and removes one template from many sides at once. What a node knows in the
 // end must be what the next one would find.
 func TestTemplatesAreWhatIsOnDisk(t *testing.T) {
-	for range 4 {
+	for range 2 {
 		n := bare(t)
 		var wg sync.WaitGroup
 		for i := range 4 {
