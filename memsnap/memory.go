@@ -106,29 +106,51 @@ func isZero(p []byte) bool {
 	return true
 }
 
-// LoadMemory reads a memory file into a sealed memfd that clones map MAP_PRIVATE. Its pages can never
-// change again, whoever holds the descriptor. A file that does not match info is refused.
-func LoadMemory(f *os.File, info MemoryInfo) (*os.File, error) {
-	st, err := f.Stat()
+// loadMemory reads a memory file, and the diffs on it in order, into a sealed memfd that clones map MAP_PRIVATE.
+// Its pages can never change again, whoever holds the descriptor. Files that do not match m are refused.
+func loadMemory(files []*os.File, m Manifest) (*os.File, error) {
+	st, err := files[0].Stat()
 	if err != nil {
 		return nil, fmt.Errorf("load memory: %w", err)
 	}
-	if st.Size() != info.Bytes {
-		return nil, fmt.Errorf("load memory %s: %d bytes, the manifest says %d", f.Name(), st.Size(), info.Bytes)
+	if st.Size() != m.Memory.Bytes {
+		return nil, fmt.Errorf("load memory %s: %d bytes, the manifest says %d", files[0].Name(), st.Size(), m.Memory.Bytes)
 	}
-	mem, err := newMemfd("cella-template", info.Bytes)
+	mem, err := newMemfd("cella-template", m.Memory.Bytes)
 	if err != nil {
 		return nil, err
 	}
-	if err := copyPages(mem, f, info); err != nil {
-		mem.Close()
-		return nil, fmt.Errorf("load memory %s: %w", f.Name(), err)
+	err = copyPages(mem, files[0], m.Memory)
+	if err != nil {
+		err = fmt.Errorf("load memory %s: %w", files[0].Name(), err)
+	} else {
+		err = applyDiffs(mem, files[1:], m)
 	}
-	if err := seal(mem); err != nil {
+	if err == nil {
+		err = seal(mem)
+	}
+	if err != nil {
 		mem.Close()
 		return nil, err
 	}
 	return mem, nil
+}
+
+func applyDiffs(mem *os.File, files []*os.File, m Manifest) error {
+	if len(files) == 0 {
+		return nil
+	}
+	ram, err := unix.Mmap(int(mem.Fd()), 0, int(m.Memory.Bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map memfd: %w", err)
+	}
+	defer unix.Munmap(ram) // before it is sealed: the kernel refuses to seal what may be written
+	for i, f := range files {
+		if err := ApplyDiff(f, m.Diffs[i], [][]byte{ram}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func copyPages(dst, src *os.File, info MemoryInfo) error {

@@ -7,65 +7,8 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 )
-
-// Names of a snapshot's files in its directory.
-const (
-	MemoryFile   = "memory"
-	StateFile    = "state"
-	manifestFile = "snapshot.json"
-)
-
-const formatVersion = 1
-
-// ErrFormat says that a snapshot was made by another version of this format.
-var ErrFormat = errors.New("snapshot has another format version")
-
-// Manifest ties the files of one snapshot together.
-type Manifest struct {
-	Format      int        `json:"format"`
-	Memory      MemoryInfo `json:"memory"`
-	StateBytes  int64      `json:"stateBytes"`
-	StateCRC32C uint32     `json:"stateCRC32C"`
-}
-
-// WriteManifest records the snapshot whose memory and state files the VMM has written into dir, and makes
-// all three durable. The caller publishes the directory by renaming it.
-func WriteManifest(dir string, memory MemoryInfo) error {
-	state, err := os.ReadFile(filepath.Join(dir, StateFile))
-	if err != nil {
-		return fmt.Errorf("write snapshot manifest: %w", err)
-	}
-	m := Manifest{
-		Format: formatVersion, Memory: memory,
-		StateBytes: int64(len(state)), StateCRC32C: crc32.Checksum(state, castagnoli),
-	}
-	data, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, manifestFile), data, 0o600); err != nil {
-		return fmt.Errorf("write snapshot manifest: %w", err)
-	}
-	for _, name := range []string{MemoryFile, StateFile, manifestFile, "."} {
-		if err := syncPath(filepath.Join(dir, name)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func syncPath(name string) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("sync %s: %w", name, err)
-	}
-	return nil
-}
 
 // Snapshot is a loaded snapshot. Both files are sealed memfds: they may be handed to any VMM.
 type Snapshot struct {
@@ -74,11 +17,14 @@ type Snapshot struct {
 	Memory *os.File
 	// State is the machine's state in the VMM's own format.
 	State *os.File
+	// files are what Memory was loaded from, for generations that build on it.
+	files []*os.File
+	refs  atomic.Int64
 }
 
 // Open loads and verifies the snapshot in dir. The directory may be removed afterwards.
 func Open(dir string) (*Snapshot, error) {
-	m, err := readManifest(filepath.Join(dir, manifestFile))
+	m, err := readManifest(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -86,36 +32,115 @@ func Open(dir string) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.Open(filepath.Join(dir, MemoryFile))
-	if err != nil {
-		state.Close()
-		return nil, fmt.Errorf("open snapshot: %w", err)
-	}
-	defer f.Close()
-	memory, err := LoadMemory(f, m.Memory)
+	s, err := openMemory(dir, m)
 	if err != nil {
 		state.Close()
 		return nil, err
 	}
-	return &Snapshot{Manifest: m, Memory: memory, State: state}, nil
+	s.State = state
+	return s, nil
 }
 
-func readManifest(name string) (Manifest, error) {
-	var m Manifest
-	data, err := os.ReadFile(name)
+// OpenParent loads what the generation in dir is a diff to. The result has memory and no state.
+func OpenParent(dir string) (*Snapshot, error) {
+	m, err := readManifest(dir)
 	if err != nil {
-		return m, fmt.Errorf("open snapshot: %w", err)
+		return nil, err
 	}
-	if err := json.Unmarshal(data, &m); err != nil {
-		return m, fmt.Errorf("open snapshot: %s: %w", name, err)
+	parent, ok := m.parent()
+	if !ok {
+		return nil, fmt.Errorf("open snapshot: %s: diffs: there is none, so it has no parent", dir)
 	}
-	if m.Format != formatVersion {
-		return m, fmt.Errorf("%w: %s has %d, this build reads %d; build the template again", ErrFormat, name, m.Format, formatVersion)
+	return openMemory(dir, parent)
+}
+
+func openMemory(dir string, m Manifest) (*Snapshot, error) {
+	s := &Snapshot{Manifest: m}
+	s.refs.Store(1)
+	for i := range 1 + len(m.Diffs) {
+		f, err := os.Open(filepath.Join(dir, MemoryName(i)))
+		if err != nil {
+			closeAll(s.files)
+			return nil, fmt.Errorf("open snapshot: %w", err)
+		}
+		s.files = append(s.files, f)
 	}
-	if m.Memory.Bytes <= 0 || m.Memory.Bytes%pageSize != 0 {
-		return m, fmt.Errorf("open snapshot: %s: memory.bytes %d is not whole pages", name, m.Memory.Bytes)
+	var err error
+	if s.Memory, err = loadMemory(s.files, m); err != nil {
+		closeAll(s.files)
+		return nil, err
 	}
-	return m, nil
+	return s, nil
+}
+
+// Files are the memory file and the diffs that Memory was loaded from, in the order of MemoryName. They stay the
+// snapshot's, and stay readable after their directory is gone.
+func (s *Snapshot) Files() []*os.File { return s.files }
+
+// Retain has the snapshot stay open for one Close more.
+func (s *Snapshot) Retain() *Snapshot {
+	s.refs.Add(1)
+	return s
+}
+
+// Close releases one hold; the last closes the files. Clones that have mapped the memory keep it.
+func (s *Snapshot) Close() error {
+	if s.refs.Add(-1) > 0 {
+		return nil
+	}
+	err := errors.Join(s.Memory.Close(), closeAll(s.files))
+	if s.State != nil {
+		err = errors.Join(err, s.State.Close())
+	}
+	return err
+}
+
+func closeAll(files []*os.File) error {
+	var errs []error
+	for _, f := range files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Generation is a snapshot that is not loaded: its last diff is still to be applied to its parent's memory.
+type Generation struct {
+	Manifest Manifest
+	// State is a sealed memfd.
+	State *os.File
+	// Diff is nil where the snapshot has its memory whole.
+	Diff *os.File
+}
+
+// OpenGeneration verifies the manifest and the state in dir. The diff is verified when it is applied.
+func OpenGeneration(dir string) (*Generation, error) {
+	m, err := readManifest(dir)
+	if err != nil {
+		return nil, err
+	}
+	g := &Generation{Manifest: m}
+	if g.State, err = loadState(filepath.Join(dir, StateFile), m); err != nil {
+		return nil, err
+	}
+	if len(m.Diffs) > 0 {
+		if g.Diff, err = os.Open(filepath.Join(dir, MemoryName(len(m.Diffs)))); err != nil {
+			g.State.Close()
+			return nil, fmt.Errorf("open snapshot: %w", err)
+		}
+	}
+	return g, nil
+}
+
+// LastDiff describes Diff, which must not be nil.
+func (g *Generation) LastDiff() DiffInfo { return g.Manifest.Diffs[len(g.Manifest.Diffs)-1] }
+
+// Close closes the files.
+func (g *Generation) Close() error {
+	err := g.State.Close()
+	if g.Diff != nil {
+		err = errors.Join(err, g.Diff.Close())
+	}
+	return err
 }
 
 func loadState(name string, m Manifest) (*os.File, error) {
@@ -141,7 +166,18 @@ func loadState(name string, m Manifest) (*os.File, error) {
 	return f, nil
 }
 
-// Close releases the node's hold; clones that have mapped the memory keep it.
-func (s *Snapshot) Close() error {
-	return errors.Join(s.Memory.Close(), s.State.Close())
+func readManifest(dir string) (Manifest, error) {
+	var m Manifest
+	name := filepath.Join(dir, manifestFile)
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return m, fmt.Errorf("open snapshot: %w", err)
+	}
+	if err := json.Unmarshal(data, &m); err != nil {
+		return m, fmt.Errorf("open snapshot: %s: %w", name, err)
+	}
+	if err := m.check(); err != nil {
+		return m, fmt.Errorf("open snapshot: %s: %w", name, err)
+	}
+	return m, nil
 }

@@ -24,7 +24,7 @@ func sample() [][]byte {
 func write(t *testing.T, ram [][]byte) string {
 	t.Helper()
 	dir := t.TempDir()
-	f, err := os.Create(filepath.Join(dir, MemoryFile))
+	f, err := os.Create(filepath.Join(dir, memoryFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func write(t *testing.T, ram [][]byte) string {
 	if err := os.WriteFile(filepath.Join(dir, StateFile), []byte("machine state"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteManifest(dir, info); err != nil {
+	if err := WriteManifest(dir, Manifest{Memory: info}); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -102,10 +102,10 @@ func TestOpenRefusesDamage(t *testing.T) {
 		damage func(dir string) error
 		want   string
 	}{
-		{"memory bit flip", func(dir string) error { return poke(filepath.Join(dir, MemoryFile), 5*pageSize, 'Z') }, "content is damaged"},
-		{"page appears in a hole", func(dir string) error { return poke(filepath.Join(dir, MemoryFile), 400*pageSize, 'Z') }, "content is damaged"},
-		{"memory truncated", func(dir string) error { return os.Truncate(filepath.Join(dir, MemoryFile), 100*pageSize) }, "the manifest says"},
-		{"memory missing", func(dir string) error { return os.Remove(filepath.Join(dir, MemoryFile)) }, "no such file"},
+		{"memory bit flip", func(dir string) error { return poke(filepath.Join(dir, memoryFile), 5*pageSize, 'Z') }, "content is damaged"},
+		{"page appears in a hole", func(dir string) error { return poke(filepath.Join(dir, memoryFile), 400*pageSize, 'Z') }, "content is damaged"},
+		{"memory truncated", func(dir string) error { return os.Truncate(filepath.Join(dir, memoryFile), 100*pageSize) }, "the manifest says"},
+		{"memory missing", func(dir string) error { return os.Remove(filepath.Join(dir, memoryFile)) }, "no such file"},
 		{"state bit flip", func(dir string) error { return poke(filepath.Join(dir, StateFile), 3, 'Z') }, "state is damaged"},
 		{"state truncated", func(dir string) error { return os.Truncate(filepath.Join(dir, StateFile), 3) }, "state is damaged"},
 		{"manifest cut", func(dir string) error { return os.Truncate(filepath.Join(dir, manifestFile), 20) }, "snapshot.json"},
@@ -116,7 +116,7 @@ func TestOpenRefusesDamage(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return os.WriteFile(name, bytes.Replace(data, []byte(`"format": 1`), []byte(`"format": 2`), 1), 0o600)
+			return os.WriteFile(name, bytes.Replace(data, []byte(`"format": 1`), []byte(`"format": 3`), 1), 0o600)
 		}, "another format version"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -290,7 +290,7 @@ func (b *builder) save(ctx context.Context, w *worker.Worker, socket string, dis
 		return err
 	}
 	defer state.Close()
-	memory, err := os.OpenFile(filepath.Join(b.dir, memsnap.MemoryFile), os.O_CREATE|os.O_RDWR|os.O_EXCL, 0o600)
+	memory, err := os.OpenFile(filepath.Join(b.dir, memsnap.MemoryName(0)), os.O_CREATE|os.O_RDWR|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -302,7 +302,10 @@ func (b *builder) save(ctx context.Context, w *worker.Worker, socket string, dis
 	if err := disk.Sync(); err != nil {
 		return fmt.Errorf("sync disk: %w", err)
 	}
-	return memsnap.WriteManifest(b.dir, info)
+	if err := memsnap.WriteManifest(b.dir, memsnap.Manifest{Memory: info}); err != nil {
+		return err
+	}
+	return memsnap.Sync(b.dir)
 }
 
 func writeManifest(dir string, t Template) error {

@@ -73,7 +73,7 @@ func build(t *testing.T, n *Node, id string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	memory, err := os.Create(filepath.Join(dir, memsnap.MemoryFile))
+	memory, err := os.Create(filepath.Join(dir, memsnap.MemoryName(0)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func build(t *testing.T, n *Node, id string) string {
 			t.Fatal(err)
 		}
 	}
-	err = errors.Join(memsnap.WriteManifest(dir, info), writeManifest(dir, Template{ID: id, Alias: "base", CPUCount: 1, MemoryMB: 1}))
+	err = errors.Join(memsnap.WriteManifest(dir, memsnap.Manifest{Memory: info}), writeManifest(dir, Template{ID: id, Alias: "base", CPUCount: 1, MemoryMB: 1}))
 	if err != nil {
 		t.Fatal(err)
 	}
