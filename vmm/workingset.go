@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"os"
+	"io"
 
 	"golang.org/x/sys/unix"
 
@@ -125,16 +125,11 @@ const (
 	pageOfFile  = 1 << 61
 )
 
-// Touched returns the pages that the guest has touched since the machine was restored with private memory. They are exact
-// only if Record was called before Start.
-func (m *Machine) Touched() (WorkingSet, error) {
-	f, err := os.Open("/proc/self/pagemap")
-	if err != nil {
-		return nil, fmt.Errorf("read touched pages: %w", err)
-	}
-	defer f.Close()
+// Touched returns the pages that the guest has touched since the machine was restored with private memory, according to
+// this process's /proc/self/pagemap. They are exact only if Record was called before Start.
+func (m *Machine) Touched(pagemap io.ReaderAt) (WorkingSet, error) {
 	entries := make([]byte, len(m.mem.ram)/pageSize*8)
-	if _, err := f.ReadAt(entries, int64(m.mem.address()/pageSize*8)); err != nil {
+	if _, err := pagemap.ReadAt(entries, int64(m.mem.address()/pageSize*8)); err != nil {
 		return nil, fmt.Errorf("read touched pages: %w", err)
 	}
 	var ws WorkingSet

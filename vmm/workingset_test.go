@@ -1,6 +1,7 @@
 package vmm_test
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,13 +13,16 @@ import (
 // TestWorkingSetIsRecordedAndPrefaulted records what a clone touches, prepares another clone with it, and finds that
 // one's pages its own before the guest has run, its count as it was saved.
 func TestWorkingSetIsRecordedAndPrefaulted(t *testing.T) {
+	pagemap, err := os.Open("/proc/self/pagemap")
+	must(t, err)
+	defer pagemap.Close()
 	ram, state, saved := savedCounter(t, 1)
 	recorder, out := restored(t, 1, ram, state)
 	must(t, recorder.Record())
 	must(t, recorder.Start())
 	out.awaitLines(t, 2)
 	must(t, recorder.Pause())
-	ws, err := recorder.Touched()
+	ws, err := recorder.Touched(pagemap)
 	must(t, err)
 	counter := uint32(nano.CounterAddr / 4096)
 	wrote := func(e vmm.Extent) bool { return e.Written && e.Page <= counter && counter < e.Page+e.Pages }
@@ -35,7 +39,7 @@ func TestWorkingSetIsRecordedAndPrefaulted(t *testing.T) {
 
 	clone, out := restored(t, 1, ram, state)
 	must(t, clone.Prefault(ws))
-	before, err := clone.Touched()
+	before, err := clone.Touched(pagemap)
 	must(t, err)
 	if !slices.ContainsFunc(before, wrote) {
 		t.Errorf("after Prefault, before Start: the page of the count is not the clone's own: %+v", before)

@@ -44,6 +44,10 @@ var withoutHugePages = sync.OnceFunc(func() { unix.Prctl(unix.PR_SET_THP_DISABLE
 // call waits until it is ready.
 func Start(shape vmm.Shape) (*Worker, error) {
 	withoutHugePages()
+	root, err := emptyRoot()
+	if err != nil {
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("start worker: %w", err)
@@ -60,8 +64,8 @@ func Start(shape vmm.Shape) (*Worker, error) {
 		return nil, fmt.Errorf("start worker: %w", err)
 	}
 	cmd := exec.Command(self, "vmm", strconv.Itoa(shape.VCPUs), strconv.FormatUint(shape.MemoryBytes, 10))
-	cmd.Env = []string{"GOMAXPROCS=2"} // nothing of the node's environment is the worker's business
-	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.Env = []string{"GOMAXPROCS=2"}        // nothing of the node's environment is the worker's business
+	cmd.ExtraFiles = []*os.File{theirs, root} // controlFD, emptyRootFD
 	cmd.Stderr = os.Stderr
 	// Its own session: a Ctrl-C at the terminal is for the node, which ends its workers in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -26,6 +26,7 @@ const guestCID = 3
 type server struct {
 	conn    *net.UnixConn
 	machine *vmm.Machine
+	pagemap *os.File // this process's, for opTouched
 	vsock   *vsock.Device
 }
 
@@ -36,17 +37,27 @@ func Serve(shape vmm.Shape) error {
 	if err != nil {
 		return fmt.Errorf("control socket (a worker is started by cella, not by hand): %w", err)
 	}
-	machine, err := vmm.New(shape)
-	if err != nil {
+	s := &server{conn: conn}
+	if err := s.prepare(shape); err != nil {
 		send(conn, message{Exited: err.Error()})
 		return err
 	}
-	s := &server{conn: conn, machine: machine}
 	if err := send(conn, message{Ready: true}); err != nil {
 		return err
 	}
 	go s.watch()
 	return s.serve()
+}
+
+// prepare makes the machine, opens what it will need of the host, and then gives up the rest.
+func (s *server) prepare(shape vmm.Shape) (err error) {
+	if s.machine, err = vmm.New(shape); err != nil {
+		return err
+	}
+	if s.pagemap, err = os.Open("/proc/self/pagemap"); err != nil {
+		return err
+	}
+	return jail()
 }
 
 // watch ends the process when the machine has ended. The kernel frees what the process holds faster than
@@ -178,7 +189,7 @@ func (s *server) prefault(encoded []byte) error {
 }
 
 func (s *server) touched(out *os.File) error {
-	ws, err := s.machine.Touched()
+	ws, err := s.machine.Touched(s.pagemap)
 	if err != nil {
 		return err
 	}

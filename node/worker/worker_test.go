@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -174,5 +175,54 @@ func TestHostileWorker(t *testing.T) {
 	}
 	if after := openFiles(t); after != before {
 		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
+// TestReadyWorkerHasNothingLeft looks from outside at what a guest that took its worker over would have.
+func TestReadyWorkerHasNothingLeft(t *testing.T) {
+	w := start(t, small)
+	if err := w.WaitReady(nil); err != nil {
+		t.Fatal(err)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := strconv.Itoa(jailUIDBase + w.PID())
+	ids := strings.Join([]string{id, id, id, id}, "\t")
+	for _, want := range []string{
+		"Uid:\t" + ids, "Gid:\t" + ids, "Groups:\t \n", "NoNewPrivs:\t1\n",
+		"CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "CapInh:\t0000000000000000\n", "CapAmb:\t0000000000000000\n",
+	} {
+		if !strings.Contains(string(status), want) {
+			t.Errorf("no %q in\n%s", want, status)
+		}
+	}
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", w.PID()))
+	if err != nil || len(threads) < 2 {
+		t.Fatalf("%d threads, %v", len(threads), err)
+	}
+	for _, name := range threads {
+		thread, err := os.ReadFile(name)
+		if strings.HasPrefix(string(thread), "Name:\tkvm-") {
+			continue // KVM's own, which runs kernel code alone
+		}
+		if err == nil && (!strings.Contains(string(thread), "Uid:\t"+ids) || !strings.Contains(string(thread), "NoNewPrivs:\t1\n")) {
+			t.Errorf("%s is not jailed:\n%s", name, thread)
+		}
+	}
+	root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", w.PID()))
+	if err != nil || !strings.HasSuffix(root, " (deleted)") {
+		t.Errorf("root is %q (%v), want a directory that is gone", root, err)
+	}
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		to, err := os.Readlink(fd)
+		if err == nil && strings.HasPrefix(to, "/") && !strings.HasPrefix(to, "/dev/") && !strings.HasSuffix(to, "/pagemap") && filepath.Base(fd) != "2" {
+			t.Errorf("descriptor %s is open on %s", filepath.Base(fd), to)
+		}
 	}
 }
