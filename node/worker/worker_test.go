@@ -221,6 +221,9 @@ func TestReadyWorkerHasNothingLeft(t *testing.T) {
 	}
 	for _, fd := range fds {
 		to, err := os.Readlink(fd)
+		if strings.HasPrefix(to, "/sys/fs/cgroup/") {
+			continue // the Go runtime's, open for reading: how many processors there are
+		}
 		if err == nil && strings.HasPrefix(to, "/") && !strings.HasPrefix(to, "/dev/") && !strings.HasSuffix(to, "/pagemap") && filepath.Base(fd) != "2" {
 			t.Errorf("descriptor %s is open on %s", filepath.Base(fd), to)
 		}
