@@ -27,7 +27,7 @@ import (
 // DefaultAppend is the guest kernel's command line under QEMU: that of cella's own guests, and no KASLR, with
 // which a stock kernel once hung under a newer QEMU.
 const DefaultAppend = "quiet loglevel=1 8250.nr_uarts=0 panic=-1 reboot=t nokaslr i8042.noaux i8042.nomux i8042.nopnp " +
-	"i8042.dumbkbd pci=off random.trust_cpu=on cella.root=/dev/vda"
+	"i8042.dumbkbd pci=off random.trust_cpu=on cryptomgr.notests cella.root=/dev/vda"
 
 // QEMU is the peer that cold-boots a microVM of the same kernel, initramfs and root, up to the same agent,
 // with QEMU's fastest machine.

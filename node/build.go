@@ -27,7 +27,7 @@ import (
 const (
 	guestCmdline   = "quiet loglevel=1 8250.nr_uarts=0 " + commonCmdline
 	consoleCmdline = "console=ttyS0 " + commonCmdline
-	commonCmdline  = "panic=-1 reboot=k pci=off random.trust_cpu=on cella.root=/dev/vda"
+	commonCmdline  = "panic=-1 reboot=k pci=off random.trust_cpu=on cryptomgr.notests cella.root=/dev/vda"
 )
 
 // networkCmdline tells the guest how it is connected.
