@@ -51,7 +51,7 @@ func Scenarios(size Sizes) []Scenario {
 			NOf: map[string]int{ArmQEMU: min(cold, 5)}, WarmupOf: map[string]int{ArmQEMU: 0}},
 		&Latency{Scenario: CreateExec, Mode: ModeBurst, Concurrency: 50, N: n(200, 50), Warmup: 50, Rest: 10 * time.Second, Only: append(served, ArmCrun)},
 		&Latency{Scenario: CreateExec, Mode: ModeClosed, Concurrency: 50, N: n(200, 50), Warmup: 10, Only: served},
-		&Latency{Scenario: ColdBoot, Mode: ModeClosed, Concurrency: 1, N: cold, Only: []string{ArmCella, ArmQEMU}},
+		&Latency{Scenario: ColdBoot, Mode: ModeClosed, Concurrency: 1, N: cold, Rest: 10 * time.Second, Only: []string{ArmCella, ArmQEMU}},
 		&Latency{Scenario: Exec, Mode: ModeClosed, Concurrency: 1, N: n(200, 20), Warmup: 3, Only: served},
 		&Latency{Scenario: FileWrite, Mode: ModeClosed, Concurrency: 1, N: n(200, 20), Warmup: 3, Bytes: FileBytes, Only: served},
 		&Latency{Scenario: FileRead, Mode: ModeClosed, Concurrency: 1, N: n(200, 20), Warmup: 3, Bytes: FileBytes, Only: served},
